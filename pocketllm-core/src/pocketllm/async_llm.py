@@ -1,0 +1,354 @@
+"""The async API: :class:`AsyncLLM`, the same pipeline driven by the event loop, without a thread per request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from pocketllm.engine.host import EngineHost, HostLimits, SlotState
+from pocketllm.engine.record import RequestRecord
+from pocketllm.engine_args import EngineArgs
+from pocketllm.errors import BackendUnavailableError, ConfigurationError, QueueFullError
+from pocketllm.llm import engine_args
+from pocketllm.protocol import Prompt, chat_call, prompt_requests
+from pocketllm.registry import Registry
+from pocketllm.sampling_params import SamplingParams
+from pocketllm.types import (
+    CancelReason,
+    Capabilities,
+    EngineStats,
+    GenerationRequest,
+    GenerationResult,
+    HealthStatus,
+    TokenEvent,
+)
+
+# Rendering and tokenizing this much text takes a few hundred microseconds; more goes to a thread.
+MAX_INLINE_CHARS = 2_000
+
+
+class AsyncLLM:
+    """An open model for one event loop.
+
+    ``async with AsyncLLM(args) as llm`` waits until the model is ready. A server calls :meth:`start` instead, which
+    returns at once, and watches :meth:`health`. All methods belong to the loop's thread but :meth:`cancel` and
+    :meth:`health`, which any thread may call.
+
+    Args:
+        args: what to open; or give the fields of :class:`EngineArgs` as keywords.
+        placement: "child", "thread", or "auto": a child process for engines that hold the GIL while they step. An
+            explicit ``args.placement`` wins.
+    """
+
+    def __init__(
+        self,
+        args: EngineArgs | None = None,
+        *,
+        placement: str = "auto",
+        registry: Registry | None = None,
+        limits: HostLimits | None = None,
+        on_progress: Callable[[str, float], None] | None = None,
+        **fields: Any,
+    ) -> None:
+        args = engine_args(args, fields)
+        self._host = EngineHost(args, registry=registry, placement=placement, limits=limits, on_progress=on_progress)
+        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="pocketllm-prepare")
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due: float | None = None
+        self._changed: asyncio.Event = asyncio.Event()
+        self._closing: asyncio.Task[None] | None = None
+
+    # -- life -----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin loading in the background; idempotent."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._host.on_change(self._wake_waiters)
+            self._loop.add_reader(self._host.fileno(), self._drain)
+            self._host.start()
+        elif self._loop is not asyncio.get_running_loop():
+            raise ConfigurationError("This AsyncLLM belongs to another event loop: make one for each loop.")
+
+    async def ready(self) -> None:
+        """Wait until the model is loaded.
+
+        Raises:
+            PocketLLMError: the load failed, with its own error; BackendUnavailableError when closed.
+        """
+        await self.start()
+        while self._host.state is SlotState.LOADING:
+            changed = self._changed
+            await changed.wait()
+        self._host.prompts  # noqa: B018  # raises why it is not ready
+
+    def health(self) -> HealthStatus:
+        return self._host.health()
+
+    @property
+    def host(self) -> EngineHost:
+        """The slot behind this front."""
+        return self._host
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Raises BackendUnavailableError until the model is ready."""
+        return self._host.capabilities
+
+    def stats(self) -> EngineStats:
+        return self._host.stats()
+
+    def metrics(self) -> EngineStats:
+        return self._host.stats()
+
+    async def drain(self, deadline_s: float) -> bool:
+        """Take no new requests, let active ones end for ``deadline_s``, then cancel them; True if none was cancelled."""
+        self._host.begin_drain()
+        idle = await self._idle(deadline_s)
+        if not idle:
+            self._host.cancel_all()
+            await self._idle(self._host.limits.cancel_grace_s)
+        return idle
+
+    async def close(self, deadline_s: float = 5.0) -> None:
+        """End every request and the engine; idempotent, and safe to call from several tasks."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close(deadline_s))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, deadline_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, self._host.close, deadline_s)
+        if self._loop is not None:
+            self._host.drain_events()
+            self._loop.remove_reader(self._host.fileno())
+            if self._timer is not None:
+                self._timer.cancel()
+        self._wake_waiters()
+        self._executor.shutdown(wait=False)
+        self._host.release()
+
+    async def __aenter__(self) -> AsyncLLM:
+        try:
+            await self.ready()
+        except BaseException:
+            await self.close(0.0)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- generation -----------------------------------------------------------------------------------------------
+
+    async def submit(self, request: GenerationRequest) -> AsyncStream:
+        """Admit a request; the stream reads its events.
+
+        Raises:
+            PocketLLMError: refused; nothing was started.
+        """
+        await self.start()
+        if _num_chars(request) <= MAX_INLINE_CHARS:
+            prepared = self._host.prepare(request)
+        else:
+            prepared = await asyncio.get_running_loop().run_in_executor(self._executor, self._host.prepare, request)
+        record = self._host.submit(request, prepared)
+        self._plan_timer()
+        return AsyncStream(record)
+
+    async def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> list[GenerationResult]:
+        """As :meth:`pocketllm.LLM.generate`."""
+        await self.ready()
+        return await self._results(prompt_requests(prompts, sampling_params, request_id, self.capabilities))
+
+    async def generate_stream(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+    ) -> AsyncIterator[TokenEvent]:
+        """As :meth:`pocketllm.LLM.generate_stream`."""
+        await self.ready()
+        requests = prompt_requests(prompt, sampling_params, request_id, self.capabilities)
+        if len(requests) != 1:
+            raise ConfigurationError("generate_stream takes one prompt: call it once for each.", param="prompt")
+        async with await self.submit(requests[0]) as stream:
+            async for event in stream:
+                yield event
+
+    async def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling_params: SamplingParams | None = None,
+        **fields: Any,
+    ) -> list[GenerationResult]:
+        """As :meth:`pocketllm.LLM.chat`."""
+        await self.ready()
+        return await self._results([chat_call(messages, sampling_params, self.capabilities, **fields)])
+
+    async def chat_stream(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        sampling_params: SamplingParams | None = None,
+        **fields: Any,
+    ) -> AsyncIterator[TokenEvent]:
+        """As :meth:`pocketllm.LLM.chat_stream`."""
+        await self.ready()
+        request = chat_call(messages, sampling_params, self.capabilities, **fields)
+        async with await self.submit(request) as stream:
+            async for event in stream:
+                yield event
+
+    def cancel(self, request_id: str, reason: CancelReason = CancelReason.CLIENT) -> bool:
+        """Ask for the end of an active request at the next step boundary; False when it is not active."""
+        return self._host.cancel(request_id, reason)
+
+    async def _results(self, requests: list[GenerationRequest]) -> list[GenerationResult]:
+        streams: list[AsyncStream] = []
+        results: list[GenerationResult] = []
+        async with contextlib.AsyncExitStack() as stack:
+            for request in requests:
+                while True:
+                    try:
+                        stream = await self.submit(request)
+                        break
+                    except QueueFullError:
+                        if len(results) == len(streams):
+                            raise  # none of ours is active: others hold the room
+                        results.append(await streams[len(results)].result())
+                streams.append(await stack.enter_async_context(stream))
+            while len(results) < len(streams):
+                results.append(await streams[len(results)].result())
+        return results
+
+    # -- the loop's side ------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        self._host.drain_events()
+        self._plan_timer()
+
+    def _plan_timer(self) -> None:
+        due = self._host.next_timer()
+        if due == self._timer_due or self._loop is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = None
+        if due is not None:
+            self._timer = self._loop.call_later(max(0.0, due - time.monotonic()), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer_due = None
+        self._drain()
+
+    def _wake_waiters(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _idle(self, timeout_s: float) -> bool:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, self._host.wait_idle, timeout_s)
+
+
+class AsyncStream(AsyncIterator[TokenEvent]):
+    """An async reader of one request: what has arrived since the last look merges into one event per choice.
+
+    Closing it early, or cancelling the task that reads it inside ``async with``, leaves the request, which cancels it
+    when nobody else reads.
+    """
+
+    def __init__(self, record: RequestRecord) -> None:
+        self.record = record
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        self._subscription = record.subscribe(self._on_output)
+        self._ready: list[TokenEvent] = []
+
+    @property
+    def request_id(self) -> str:
+        return self.record.request_id
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return self.record.num_prompt_tokens
+
+    def _on_output(self) -> None:
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False  # another thread: a host that is closing
+        if here:
+            self._event.set()
+        else:
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    async def next_events(self) -> list[TokenEvent]:
+        """All that arrived since the last call, at least one event; [] at the end."""
+        while True:
+            self._event.clear()
+            events = self._subscription.take()
+            if events:
+                return events
+            if self._subscription.at_end:
+                self._subscription.close()
+                return []
+            if self._subscription.cut:
+                raise BackendUnavailableError(
+                    f"Request {self.request_id} was cut: its reader fell too far behind. Read faster, or do not stream."
+                )
+            await self._event.wait()
+
+    async def __anext__(self) -> TokenEvent:
+        if not self._ready:
+            self._ready = await self.next_events()
+            if not self._ready:
+                raise StopAsyncIteration
+        return self._ready.pop(0)
+
+    async def result(self) -> GenerationResult:
+        """Wait for the end; the whole answer, whatever was read before.
+
+        Raises:
+            RequestCancelledError, DeadlineExceededError, EngineError, PluginError: there is no answer.
+        """
+        while not self.record.finished:
+            self._event.clear()
+            if not self.record.finished:
+                await self._event.wait()
+        self._subscription.close()
+        return self.record.result()
+
+    async def aclose(self) -> None:
+        self._subscription.close()
+
+    async def __aenter__(self) -> AsyncStream:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._subscription.close()
+
+
+def _num_chars(request: GenerationRequest) -> int:
+    messages = request.metadata.get("messages")
+    if messages is None:
+        return len(request.prompt or "")
+    tools = len(str(request.metadata["tools"])) if "tools" in request.metadata else 0
+    return tools + sum(len(message["content"]) + len(str(message.get("tool_calls", ""))) for message in messages)

@@ -1,0 +1,1 @@
+"""The engine side of core: slots, event path, request records, placements."""

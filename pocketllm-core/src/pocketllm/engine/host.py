@@ -1,0 +1,649 @@
+"""The slot an engine lives in. Everything binds to the slot, never to an engine: the engine may be absent, replaced after
+a crash, in this process or in a child."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import os
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from pocketllm.capability_check import check_request
+from pocketllm.engine.call import GenerateCall
+from pocketllm.engine.extensions import EngineHooks
+from pocketllm.engine.outbox import Outbox, Wake
+from pocketllm.engine.prompt import Prepared, PromptBuilder
+from pocketllm.engine.pump import ChoiceStream, Pump, Routed
+from pocketllm.engine.record import RequestRecord
+from pocketllm.errors import (
+    BackendUnavailableError,
+    DuplicateRequestError,
+    EngineError,
+    PocketLLMError,
+    QueueFullError,
+)
+from pocketllm.protocol import PART_MARK
+from pocketllm.types import (
+    CancelReason,
+    Capabilities,
+    EngineStats,
+    FinishReason,
+    GenerationRequest,
+    HealthStatus,
+    ModelSource,
+    StepBatch,
+)
+
+if TYPE_CHECKING:
+    from pocketllm.checkpoint import Checkpoint, Tokenizer
+    from pocketllm.engine_args import EngineArgs
+    from pocketllm.registry import Registry, Selection
+
+logger = logging.getLogger("pocketllm.engine")
+
+
+class SlotState(enum.StrEnum):
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    SLEEPING = "sleeping"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of a slot, in seconds and counts."""
+
+    load_timeout_s: float = 3600.0
+    hang_timeout_s: float = 60.0
+    """A child that answers no ping for this long is killed and replaced."""
+    cancel_grace_s: float = 60.0
+    """A cancelled sequence that the engine has not ended by then is ended by core."""
+    heartbeat_s: float = 2.0
+    max_restarts: int = 3
+    restart_window_s: float = 300.0
+    """More than ``max_restarts`` failures within this window leave the slot FAILED."""
+    restart_delay_s: float = 0.5
+    """Doubled with each failure in the window."""
+
+
+class OpenEngine:
+    """One engine from open to close, with what belongs to its epoch."""
+
+    def __init__(self, epoch: int, hooks: EngineHooks, capabilities: Capabilities, prompts: PromptBuilder) -> None:
+        self.epoch = epoch
+        self.hooks = hooks
+        self.capabilities = capabilities
+        self.prompts = prompts
+        self.pump = Pump(hooks.blame)
+
+
+class EngineHost:
+    """A named slot: opens, watches, reopens and closes its engine, admits requests and routes its events.
+
+    Whoever owns the host waits until :meth:`fileno` is readable or :meth:`next_timer` is due and calls :meth:`drain_events`
+    (a thread for ``LLM``, the event loop for ``AsyncLLM``). All other methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        args: EngineArgs,
+        *,
+        registry: Registry | None = None,
+        placement: str = "thread",
+        name: str = "default",
+        limits: HostLimits | None = None,
+        on_progress: Callable[[str, float], None] | None = None,
+    ) -> None:
+        from pocketllm.registry import get_registry
+
+        self.args = args
+        self.name = name
+        self.limits = limits or HostLimits()
+        self.selection: Selection | None = None
+        self.model_source: ModelSource | None = None
+        self.checkpoint: Checkpoint | None = None
+        self._registry = registry or get_registry()
+        self._placement = args.placement if args.placement != "auto" else placement
+        self._on_progress = on_progress
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._listeners: list[Callable[[], None]] = []
+        self._state = SlotState.LOADING
+        self._state_changed = False
+        self._epoch = 0
+        self._failure: PocketLLMError | None = None
+        self._failed_at: deque[float] = deque()
+        self._progress = ("", 0.0)
+        self._open: OpenEngine | None = None
+        self._records: dict[str, RequestRecord] = {}
+        self._timers: dict[str, float] = {}  # request id -> when its deadline or its cancel's grace is over
+        self._heartbeat_at: float | None = None
+        self._wake = Wake()
+        self._answers = Outbox()  # events that extensions emit in the engine's place
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake, selectors.EVENT_READ)
+        self._selector.register(self._answers, selectors.EVENT_READ)
+        self._loader: threading.Thread | None = None
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> SlotState:
+        return self._state
+
+    @property
+    def epoch(self) -> int:
+        """Counts engines opened in this slot; a response of an older epoch can be told apart."""
+        return self._epoch
+
+    @property
+    def failure(self) -> PocketLLMError | None:
+        """Why the slot is FAILED, or why its last engine was lost; None after a good open."""
+        return self._failure
+
+    @property
+    def progress(self) -> tuple[str, float]:
+        return self._progress
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._ready_engine().capabilities
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._ready_engine().prompts.tokenizer
+
+    @property
+    def prompts(self) -> PromptBuilder:
+        return self._ready_engine().prompts
+
+    @property
+    def num_active(self) -> int:
+        return len(self._records)
+
+    def active_request_ids(self) -> list[str]:
+        with self._lock:
+            return list(self._records)
+
+    def health(self) -> HealthStatus:
+        stage, fraction = self._progress
+        details: dict[str, object] = {"epoch": self._epoch, "slot": self.name}
+        message = ""
+        if self._state is SlotState.LOADING:
+            message = f"loading: {stage or 'starting'} ({fraction:.0%})"
+        if self._failure is not None:
+            details["last_failure"] = self._failure.message
+            if self._state is SlotState.FAILED:
+                message = self._failure.message
+        return HealthStatus(
+            status=self._state.value,
+            backend=self.selection.backend.name if self.selection is not None else None,
+            ready=self._state is SlotState.READY,
+            message=message,
+            details=details,
+        )
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` from the pump's side after each change of state."""
+        self._listeners.append(listener)
+
+    # -- opening --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin loading in the background; returns at once."""
+        with self._lock:
+            if self._loader is None:
+                self._loader = threading.Thread(target=self._load, name=f"pocketllm-load-{self.name}", daemon=True)
+                self._loader.start()
+
+    def wait_ready(self, timeout_s: float | None = None) -> None:
+        """Block until READY.
+
+        Raises:
+            PocketLLMError: the load failed, with its own error; BackendUnavailableError when closed or out of time.
+        """
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._state is not SlotState.LOADING, timeout_s)
+            if not done:
+                raise BackendUnavailableError(f"The model is still loading after {timeout_s} s: {self._progress[0]}.")
+            self._ready_engine()
+
+    def _load(self) -> None:
+        try:
+            opened = self._open_engine()
+        except Exception as error:  # a runtime may raise anything while it loads: the slot must say so
+            logger.debug("load failed", exc_info=True)
+            failure = error if isinstance(error, PocketLLMError) else EngineError(f"Loading failed: {error!r}")
+            self._load_failed(failure)
+            return
+        with self._changed:
+            if self._state is SlotState.CLOSED:
+                closing = opened
+            else:
+                closing = None
+                self._epoch = opened.epoch
+                self._open = opened
+                self._failure = None
+                self._selector.register(opened.hooks.engine.events, selectors.EVENT_READ)
+                if hasattr(opened.hooks.engine, "check"):
+                    self._heartbeat_at = time.monotonic() + self.limits.heartbeat_s
+                self._set_state(SlotState.READY)
+        if closing is not None:
+            closing.hooks.close(1.0)
+            _close_events(closing)
+
+    def _open_engine(self) -> OpenEngine:
+        from pocketllm.backend_options import checked_options
+        from pocketllm.checkpoint import open_checkpoint
+
+        args = self.args
+        if self.model_source is None:
+            self.model_source = self._registry.resolve_model(args.checkpoint_dir)
+        path = self.model_source.path
+        checkpoint = open_checkpoint(
+            path,
+            model_format=args.model_format,
+            config_path=args.config_path,
+            tokenizer_path=args.tokenizer_path,
+        )
+        options = {key: value for key, value in args.backend_options.items() if key != "checkpoint_dir"}
+        args = msgspec.structs.replace(args, model=os.fspath(path), backend_options=options)
+        self.selection = self._registry.select(args, checkpoint)
+        self.checkpoint = checkpoint
+        backend = self.selection.backend
+        options = checked_options(backend.info, args)
+        args = msgspec.structs.replace(args, backend=backend.name, backend_options=options, resolved_options={})
+        if self._placement == "child" or (self._placement == "auto" and backend.info.holds_gil):
+            from pocketllm.engine.child_engine import ChildEngine
+
+            engine: object = ChildEngine(
+                args,
+                self._registry.plugins,
+                self._report,
+                load_timeout_s=self.limits.load_timeout_s,
+                hang_timeout_s=self.limits.hang_timeout_s,
+                aborted=lambda: self._state is SlotState.CLOSED,
+            )
+        else:
+            engine = backend.open(args, checkpoint, self._report)
+        hooks = EngineHooks(engine, self._registry.extensions())  # type: ignore[arg-type]  # checked by the kit
+        try:
+            capabilities = hooks.capabilities()
+            prompts = PromptBuilder(checkpoint, options.get("eos_token_id"))
+        except BaseException:
+            hooks.close(1.0)
+            raise
+        return OpenEngine(self._epoch + 1, hooks, capabilities, prompts)
+
+    def _report(self, stage: str, fraction: float) -> None:
+        self._progress = (stage, fraction)
+        if self._on_progress is not None:
+            self._on_progress(stage, fraction)
+
+    def _load_failed(self, failure: PocketLLMError) -> None:
+        with self._changed:
+            if self._state is SlotState.CLOSED:
+                return
+            self._failure = failure
+            was_open = self._epoch > 0
+            self._loader = None
+            self._set_state(SlotState.FAILED)
+            if was_open:  # a slot that worked before is tried again; a first load that fails is the person's to mend
+                self._plan_restart()
+
+    # -- failure --------------------------------------------------------------------------------------------------
+
+    def _engine_failed(self, opened: OpenEngine, reason: str) -> None:
+        """The engine is broken: end its requests truthfully, say FAILED, and reopen within the limit. Lock held."""
+        if self._open is not opened:
+            return
+        logger.error("engine of slot %r failed: %s", self.name, reason)
+        self._open = None
+        self._heartbeat_at = None
+        self._selector.unregister(opened.hooks.engine.events)
+        self._failure = EngineError(reason)
+        records = list(self._records.values())
+        self._after(opened.pump.end(records, FinishReason.ERROR, reason), opened)
+        if self._state is SlotState.CLOSED:
+            return  # close() frees it
+        threading.Thread(target=_retire, args=(opened,), name="pocketllm-retire", daemon=True).start()
+        if self._state is SlotState.READY:
+            self._loader = None
+            self._set_state(SlotState.FAILED)
+            self._plan_restart()
+
+    def _plan_restart(self) -> None:
+        now = time.monotonic()
+        self._failed_at.append(now)
+        while self._failed_at and self._failed_at[0] < now - self.limits.restart_window_s:
+            self._failed_at.popleft()
+        count = len(self._failed_at)
+        if count > self.limits.max_restarts:
+            why = self._failure.message if self._failure else "unknown reason"
+            self._failure = EngineError(
+                f"{why} It failed {count} times within {self.limits.restart_window_s:g} s, so it is not opened again: "
+                "see the log, then restart the program."
+            )
+            return
+        delay_s = self.limits.restart_delay_s * 2 ** (count - 1)
+        timer = threading.Timer(delay_s, self._restart)
+        timer.daemon = True
+        timer.start()
+
+    def _restart(self) -> None:
+        with self._changed:
+            if self._state is SlotState.FAILED and self._loader is None:
+                self._progress = ("reopening", 0.0)
+                self._set_state(SlotState.LOADING)
+                self.start()
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def prepare(self, request: GenerationRequest) -> Prepared:
+        """Check against capabilities, render and tokenize. The costly part of a request: call it off an event loop."""
+        opened = self._ready_engine()
+        check_request(request, opened.capabilities)
+        return opened.prompts.prepare(request, opened.capabilities)
+
+    def submit(self, request: GenerationRequest, prepared: Prepared | None = None) -> RequestRecord:
+        """Admit a request and hand it to the engine; it is active from here to its final event.
+
+        Raises:
+            BackendUnavailableError: the slot is not READY. QueueFullError: too many active requests.
+            DuplicateRequestError: the request_id is active. UnsupportedFeatureError, ConfigurationError: see
+            :meth:`prepare`; and whatever an extension refuses with.
+        """
+        stop = request.sampling_params.stop
+        if prepared is None:
+            prepared = self.prepare(request)
+        request = prepared.request
+        opened, call, record = self._admit(prepared, stop)
+        try:
+            opened.hooks.generate(call)
+        except BaseException:
+            self._withdraw(opened, record)
+            raise
+        if record.cancel_reason is not None:  # cancelled while the hook was running
+            self._cancel_record(record, record.cancel_reason)
+        self._wake.set()  # the driver's next timer may be earlier now
+        return record
+
+    def _admit(self, prepared: Prepared, stop: tuple[str, ...]) -> tuple[OpenEngine, GenerateCall, RequestRecord]:
+        request = prepared.request
+        with self._lock:
+            opened = self._ready_engine()
+            if request.request_id in self._records:
+                raise DuplicateRequestError(
+                    f"request_id {request.request_id!r} is already active: wait for it, cancel it, or use another id.",
+                    param="request_id",
+                )
+            if len(self._records) >= self.args.max_num_requests:
+                raise QueueFullError(
+                    f"{len(self._records)} requests are active, which is the limit (max_num_requests): try again later."
+                )
+            record = RequestRecord(request, self._lock, self._abandoned)
+            self._records[request.request_id] = record
+            if request.deadline_s is not None:
+                self._timers[request.request_id] = record.accepted_at + request.deadline_s
+            call = _StagedCall(self, opened, record, prepared, stop)
+            return opened, call, record
+
+    def _withdraw(self, opened: OpenEngine, record: RequestRecord) -> None:
+        """The hook raised: the engine may or may not run it, so cancel and let late events fall on the floor."""
+        with self._lock:
+            handles = opened.pump.forget(record) or [choice.handle for choice in record.request.choices]
+            self._records.pop(record.request_id, None)
+            self._timers.pop(record.request_id, None)
+        for handle in handles:
+            opened.hooks.cancel(handle, CancelReason.PLUGIN)
+
+    def cancel(self, request_id: str, reason: CancelReason = CancelReason.CLIENT) -> bool:
+        """Ask for the end of an active request, further prompts of its call included, at the next step boundary.
+
+        False when nothing of it is active, or when it was cancelled before.
+        """
+        part = request_id + PART_MARK
+        with self._lock:
+            records = [
+                record
+                for active_id, record in self._records.items()
+                if (active_id == request_id or active_id.startswith(part)) and record.cancel_reason is None
+            ]
+            for record in records:
+                self._cancel_record(record, reason)
+            return bool(records)
+
+    def _cancel_record(self, record: RequestRecord, reason: CancelReason) -> None:
+        record.cancel_reason = record.cancel_reason or reason
+        opened = self._open
+        if opened is None:
+            return
+        self._timers[record.request_id] = time.monotonic() + self.limits.cancel_grace_s
+        for handle in opened.pump.unfinished_handles(record):
+            opened.hooks.cancel(handle, reason)
+        self._wake.set()
+
+    def _abandoned(self, record: RequestRecord) -> None:
+        if record.request_id in self._records:
+            self._cancel_record(record, CancelReason.DISCONNECTED)
+
+    def stats(self) -> EngineStats:
+        opened = self._open
+        return opened.hooks.stats() if opened is not None else EngineStats()
+
+    def post_answer(self, batch: StepBatch) -> None:
+        """Events that an extension emits in the engine's place; any thread."""
+        self._answers.post(batch)
+
+    def register(self, opened: OpenEngine, record: RequestRecord, streams: list[ChoiceStream]) -> None:
+        """From here on events of these choices are routed; called when the record's call is sealed."""
+        with self._lock:
+            if self._records.get(record.request_id) is record:
+                opened.pump.register(streams)
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Make :meth:`fileno` readable once, so that a waiting driver looks again."""
+        self._wake.set()
+
+    def fileno(self) -> int:
+        """Readable while :meth:`drain_events` has work (epoll and kqueue descriptors can themselves be waited for)."""
+        return self._selector.fileno()  # type: ignore[attr-defined, no-any-return]  # both selectors have it
+
+    def next_timer(self) -> float | None:
+        """``time.monotonic()`` of the next deadline or heartbeat, or None."""
+        with self._lock:
+            times = list(self._timers.values())
+        if self._heartbeat_at is not None:
+            times.append(self._heartbeat_at)
+        return min(times, default=None)
+
+    def drain_events(self) -> None:
+        """Route everything that waits; called from one thread at a time."""
+        with self._lock:
+            ready = {key.fileobj for key, _ in self._selector.select(0)}
+            if self._wake in ready:
+                self._wake.clear()
+            answers = self._answers.drain() if self._answers in ready else []
+            opened = self._open
+            if opened is not None:
+                if answers:
+                    self._after(opened.pump.route(answers), opened)
+                if opened.hooks.engine.events in ready:
+                    self._route(opened)
+            self._run_timers()
+            changed, self._state_changed = self._state_changed, False
+        if changed:
+            for listener in self._listeners:
+                listener()
+
+    def _route(self, opened: OpenEngine) -> None:
+        try:
+            batches = opened.hooks.engine.events.drain()
+        except Exception as error:  # a malformed frame from a dying child, or a broken source
+            self._engine_failed(opened, f"The engine's events cannot be read: {error!r}.")
+            return
+        routed = opened.pump.route(batches)
+        self._after(routed, opened)
+        if routed.fatal is not None:
+            self._engine_failed(opened, routed.fatal)
+
+    def _after(self, routed: Routed, opened: OpenEngine) -> None:
+        for handle, reason in routed.cancels:
+            opened.hooks.cancel(handle, reason)
+        for record in routed.finished:
+            self._records.pop(record.request_id, None)
+            self._timers.pop(record.request_id, None)
+            self._changed.notify_all()
+
+    def _run_timers(self) -> None:
+        now = time.monotonic()
+        due = [request_id for request_id, at in self._timers.items() if at <= now]
+        for request_id in due:
+            del self._timers[request_id]
+            record = self._records.get(request_id)
+            opened = self._open
+            if record is None or opened is None:
+                continue
+            if record.cancel_reason is None:
+                self._cancel_record(record, CancelReason.DEADLINE)
+            else:
+                logger.error("the engine did not end the cancelled request %s in time", request_id)
+                self._after(opened.pump.end([record], FinishReason.CANCELLED, None), opened)
+        if self._heartbeat_at is not None and self._heartbeat_at <= now and self._open is not None:
+            self._heartbeat_at = now + self.limits.heartbeat_s
+            reason = self._open.hooks.engine.check()  # type: ignore[attr-defined]  # only set for engines that have it
+            if reason is not None:
+                self._engine_failed(self._open, reason)
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def begin_drain(self) -> None:
+        """Refuse new requests from now on; those that are active go on."""
+        with self._lock:
+            if self._state in (SlotState.READY, SlotState.LOADING, SlotState.FAILED):
+                self._set_state(SlotState.DRAINING)
+
+    def cancel_all(self, reason: CancelReason = CancelReason.SHUTDOWN) -> int:
+        """Cancel every active request; returns how many."""
+        with self._lock:
+            records = [record for record in self._records.values() if record.cancel_reason is None]
+            for record in records:
+                self._cancel_record(record, reason)
+            return len(records)
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Block until no request is active; False when time ran out. Another thread must drain events meanwhile."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._records, timeout_s)
+
+    def close(self, deadline_s: float = 5.0) -> None:
+        """Close the engine and end every request; idempotent. Another thread may go on draining events meanwhile."""
+        with self._changed:
+            if self._state is SlotState.CLOSED:
+                return
+            self._set_state(SlotState.CLOSED)
+            opened, loader = self._open, self._loader
+            for record in self._records.values():
+                record.cancel_reason = record.cancel_reason or CancelReason.SHUTDOWN
+        if opened is not None:
+            opened.hooks.close(deadline_s)
+            with self._lock:
+                if self._open is opened:
+                    self._route(opened)  # the finals that the engine posted while it closed
+                    records = list(self._records.values())
+                    self._after(opened.pump.end(records, FinishReason.CANCELLED, None), opened)
+                if self._open is opened:
+                    self._selector.unregister(opened.hooks.engine.events)
+                    self._open = None
+            _close_events(opened)
+        if loader is not None and loader is not threading.current_thread():
+            loader.join(deadline_s)
+        self._wake.set()
+
+    def release(self) -> None:
+        """Free the descriptors, after :meth:`close` and after the driver has stopped."""
+        self._selector.close()
+        self._wake.close()
+        self._answers.close()
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _ready_engine(self) -> OpenEngine:
+        opened = self._open
+        if self._state is SlotState.READY and opened is not None:
+            return opened
+        if self._state is SlotState.FAILED and self._failure is not None:
+            if self._epoch == 0:
+                raise self._failure
+            raise BackendUnavailableError(f"The engine failed and is not back yet: {self._failure.message}")
+        words = {
+            SlotState.LOADING: "The model is still loading: try again when it is ready.",
+            SlotState.DRAINING: "The server is shutting down and takes no new requests.",
+            SlotState.CLOSED: "This engine is closed: open a new one.",
+        }
+        raise BackendUnavailableError(words.get(self._state, f"The engine is not ready ({self._state.value})."))
+
+    def _set_state(self, state: SlotState) -> None:
+        self._state = state
+        self._state_changed = True
+        self._changed.notify_all()
+        self._wake.set()
+
+
+class _StagedCall(GenerateCall):
+    """The host's call. Sealing makes the request final and registers its choices, with their stages, for events."""
+
+    def __init__(
+        self, host: EngineHost, opened: OpenEngine, record: RequestRecord, prepared: Prepared, stop: tuple[str, ...]
+    ) -> None:
+        super().__init__(prepared.request, host.post_answer)
+        self._host = host
+        self._opened = opened
+        self._record = record
+        self._prepared = prepared
+        self._stop = stop
+
+    def seal(self) -> None:
+        if not self._sealed:
+            super().seal()
+            self._host.register(self._opened, self._record, self._streams())
+
+    def _streams(self) -> list[ChoiceStream]:
+        from pocketllm.text.choice import ChoiceText
+
+        record, tokenizer = self._record, self._opened.prompts.tokenizer
+        record.take_request(self.request)
+        streams = []
+        for index in range(len(self.request.choices)):
+            # Wrappers are entered outermost first, and text travels outwards.
+            text = ChoiceText(
+                tokenizer,
+                stop=self._stop,
+                reasoning_mode=self._prepared.reasoning_mode,
+                stages=[factory(index) for factory in reversed(self.text_stages)],
+            )
+            token_stages = [factory(index) for factory in reversed(self.token_stages)]
+            streams.append(ChoiceStream(record, index, text, tokenizer, token_stages))
+        return streams
+
+
+def _retire(opened: OpenEngine) -> None:
+    """Close an engine that is out of service; its late events are of no interest."""
+    opened.hooks.close(0.5)
+    _close_events(opened)
+
+
+def _close_events(opened: OpenEngine) -> None:
+    close = getattr(opened.hooks.engine.events, "close", None)
+    if close is not None:
+        close()

@@ -1,0 +1,254 @@
+"""A request from acceptance to its final event: the output log, its choices and its readers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from pocketllm.errors import DeadlineExceededError, EngineError, PocketLLMError, RequestCancelledError
+from pocketllm.types import (
+    CancelReason,
+    ChoiceResult,
+    FinishReason,
+    GenerationRequest,
+    GenerationResult,
+    LogprobEntry,
+    TimingMetrics,
+    TokenEvent,
+    Usage,
+)
+
+DEFAULT_MAX_UNREAD_DELTAS = 65_536
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """One entry of the output log: what one choice gained in one drain."""
+
+    choice_index: int
+    text: str = ""
+    reasoning: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[LogprobEntry, ...] = ()
+    tool_calls: tuple[dict[str, Any], ...] = ()
+    finish_reason: str | None = None
+    error: str | None = None
+
+
+class RequestRecord:
+    """The output log of one request and its subscribers.
+
+    The pump appends; each reader has a position of its own, so a slow reader costs no copies: what it has not seen
+    merges into one event per choice. When the last subscriber leaves an unfinished record, ``on_abandoned`` is called.
+    Threads: every method may be called from any thread; the lock is the host's.
+    """
+
+    def __init__(
+        self, request: GenerationRequest, lock: threading.RLock, on_abandoned: Callable[[RequestRecord], None]
+    ) -> None:
+        self.request = request
+        self.num_prompt_tokens = len(request.prompt_tokens)
+        self.num_cached_tokens = 0
+        self.num_generated = [0] * len(request.choices)
+        self.prompt_logprobs: tuple[LogprobEntry | None, ...] | None = None
+        self.cancel_reason: CancelReason | None = None
+        self.failure: PocketLLMError | None = None
+        self.accepted_at = time.monotonic()
+        self.first_token_at: float | None = None
+        self.finished_at: float | None = None
+        self._log: list[Delta] = []
+        self._lock = lock
+        self._on_abandoned = on_abandoned
+        self._subscriptions: list[Subscription] = []
+        self._num_unfinished = len(request.choices)
+
+    def take_request(self, request: GenerationRequest) -> None:
+        """The request as it was when its call was sealed: an extension may have replaced it."""
+        self.request = request
+        self.num_prompt_tokens = len(request.prompt_tokens)
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    @property
+    def finished(self) -> bool:
+        return self.finished_at is not None
+
+    @property
+    def usage(self) -> Usage:
+        """Prompt tokens once, completion tokens over all choices."""
+        return Usage(
+            prompt_tokens=self.num_prompt_tokens,
+            completion_tokens=sum(self.num_generated),
+            cached_tokens=self.num_cached_tokens,
+        )
+
+    @property
+    def timings(self) -> TimingMetrics:
+        if self.finished_at is None:
+            return TimingMetrics()
+        total = self.finished_at - self.accepted_at
+        if self.first_token_at is None:
+            return TimingMetrics(total_seconds=total)
+        ttft = self.first_token_at - self.accepted_at
+        longest = max(self.num_generated)
+        return TimingMetrics(
+            ttft_seconds=ttft,
+            prefill_seconds=ttft,
+            decode_seconds=total - ttft,
+            total_seconds=total,
+            tpot_seconds=(total - ttft) / (longest - 1) if longest > 1 else None,
+        )
+
+    def append(self, delta: Delta) -> None:
+        """Add to the log; the caller holds the lock and notifies once per drain."""
+        self._log.append(delta)
+        if delta.finish_reason is not None:
+            self._num_unfinished -= 1
+            if self._num_unfinished == 0:
+                self.finished_at = time.monotonic()
+
+    def notify(self) -> None:
+        for subscription in list(self._subscriptions):
+            subscription.on_output()
+
+    def subscribe(
+        self, wake: Callable[[], None], *, max_unread_deltas: int = DEFAULT_MAX_UNREAD_DELTAS
+    ) -> Subscription:
+        """Read from the start of the log. ``wake`` is called, quickly and from the pump's thread, when there is more."""
+        with self._lock:
+            subscription = Subscription(self, wake, max_unread_deltas)
+            self._subscriptions.append(subscription)
+        if self.finished:
+            wake()
+        return subscription
+
+    def _leave(self, subscription: Subscription) -> None:
+        with self._lock:
+            if subscription in self._subscriptions:
+                self._subscriptions.remove(subscription)
+                if not self._subscriptions and not self.finished:
+                    self._on_abandoned(self)
+
+    def events_from(self, position: int) -> tuple[list[TokenEvent], int]:
+        """Everything after ``position``, merged per choice in order of first appearance, and the new position."""
+        with self._lock:
+            fresh = self._log[position:]
+            end = len(self._log)
+            finished = self.finished
+        by_choice: dict[int, list[Delta]] = {}
+        for delta in fresh:
+            by_choice.setdefault(delta.choice_index, []).append(delta)
+        # A choice that ended goes after those that go on, so the request's last event is a final one.
+        order = sorted(by_choice, key=lambda index: by_choice[index][-1].finish_reason is not None)
+        events = [self._merge(index, by_choice[index]) for index in order]
+        if finished and events:
+            events[-1] = msgspec.structs.replace(events[-1], usage=self.usage, timings=self.timings)
+        return events, end
+
+    def _merge(self, index: int, deltas: list[Delta]) -> TokenEvent:
+        tool_calls = [call for delta in deltas for call in delta.tool_calls]
+        return TokenEvent(
+            request_id=self.request_id,
+            choice_index=index,
+            text="".join(delta.text for delta in deltas),
+            reasoning_content="".join(delta.reasoning for delta in deltas),
+            token_ids=tuple(token for delta in deltas for token in delta.token_ids),
+            logprobs=tuple(entry for delta in deltas for entry in delta.logprobs),
+            finish_reason=deltas[-1].finish_reason,
+            error=deltas[-1].error,
+            metadata={"tool_calls": tool_calls} if tool_calls else {},
+        )
+
+    def result(self) -> GenerationResult:
+        """The finished answer, made from the same log that streams read.
+
+        Raises:
+            RequestCancelledError, DeadlineExceededError: cancelled, and no choice had ended by itself.
+            EngineError (or the plugin's error): no choice has an answer because the engine or a plugin failed.
+        """
+        events, _ = self.events_from(0)
+        wants_logprobs = self.request.sampling_params.logprobs
+        choices = tuple(self._choice_result(event, wants_logprobs) for event in sorted(events, key=_by_index))
+        answered = tuple(c for c in choices if c.finish_reason not in (FinishReason.CANCELLED, FinishReason.ERROR))
+        if not answered:
+            raise self.error(choices)
+        # A deadline hands over the choices that arrived; any other end reports each choice as it is.
+        kept = answered if self.cancel_reason is CancelReason.DEADLINE else choices
+        return GenerationResult(
+            request_id=self.request_id,
+            choices=kept,
+            usage=self.usage,
+            timings=self.timings,
+            prompt_logprobs=self.prompt_logprobs,
+        )
+
+    def error(self, choices: tuple[ChoiceResult, ...] = ()) -> PocketLLMError:
+        """Why this request has no answer."""
+        if self.failure is not None:
+            return self.failure
+        if self.cancel_reason is CancelReason.DEADLINE:
+            return DeadlineExceededError(
+                f"Request {self.request_id} passed its deadline of {self.request.deadline_s:g} s before a choice was "
+                "complete: raise the deadline or lower max_tokens."
+            )
+        errors = [choice.error for choice in choices if choice.error]
+        if errors:
+            return EngineError(f"The engine failed on request {self.request_id}: {errors[0]}")
+        reason = self.cancel_reason or CancelReason.CLIENT
+        return RequestCancelledError(f"Request {self.request_id} was cancelled ({reason.value}).")
+
+    def _choice_result(self, event: TokenEvent, wants_logprobs: bool) -> ChoiceResult:
+        return ChoiceResult(
+            index=event.choice_index,
+            text=event.text,
+            token_ids=event.token_ids,
+            finish_reason=event.finish_reason or FinishReason.ERROR,
+            reasoning_content=event.reasoning_content or None,
+            tool_calls=tuple(event.metadata.get("tool_calls", ())),
+            logprobs=event.logprobs if wants_logprobs else None,
+            num_generated_tokens=self.num_generated[event.choice_index],
+            error=event.error,
+        )
+
+
+class Subscription:
+    """One reader of a record. :meth:`take` never blocks; the owner waits for ``wake`` in its own way."""
+
+    def __init__(self, record: RequestRecord, wake: Callable[[], None], max_unread_deltas: int) -> None:
+        self.record = record
+        self._wake = wake
+        self._position = 0
+        self._max_unread_deltas = max_unread_deltas
+        self._closed = False
+        self.cut = False
+
+    def on_output(self) -> None:
+        if len(self.record._log) - self._position > self._max_unread_deltas:  # same module: the log is shared
+            self.cut = True
+            self.close()
+        self._wake()
+
+    def take(self) -> list[TokenEvent]:
+        """What is new since the last call; [] when there is nothing."""
+        events, self._position = self.record.events_from(self._position)
+        return events
+
+    @property
+    def at_end(self) -> bool:
+        """True when the record is finished and everything was taken."""
+        return self.record.finished and self._position >= len(self.record._log)
+
+    def close(self) -> None:
+        """Leave; idempotent. The last one to leave an unfinished record cancels it."""
+        if not self._closed:
+            self._closed = True
+            self.record._leave(self)
+
+
+def _by_index(event: TokenEvent) -> int:
+    return event.choice_index
