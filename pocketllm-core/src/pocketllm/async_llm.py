@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from pocketllm.engine.host import EngineHost, HostLimits, SlotState
 from pocketllm.engine.record import RequestRecord
@@ -108,7 +108,7 @@ class AsyncLLM:
         return self._host.stats()
 
     async def drain(self, deadline_s: float) -> bool:
-        """Take no new requests, let active ones end for ``deadline_s``, then cancel them; True if none was cancelled."""
+        """Take no new requests, let active ones end for ``deadline_s``, then cancel; True if none was cancelled."""
         self._host.begin_drain()
         idle = await self._idle(deadline_s)
         if not idle:
@@ -134,7 +134,7 @@ class AsyncLLM:
         self._executor.shutdown(wait=False)
         self._host.release()
 
-    async def __aenter__(self) -> AsyncLLM:
+    async def __aenter__(self) -> Self:
         try:
             await self.ready()
         except BaseException:
@@ -223,18 +223,20 @@ class AsyncLLM:
         results: list[GenerationResult] = []
         async with contextlib.AsyncExitStack() as stack:
             for request in requests:
-                while True:
-                    try:
-                        stream = await self.submit(request)
-                        break
-                    except QueueFullError:
-                        if len(results) == len(streams):
-                            raise  # none of ours is active: others hold the room
-                        results.append(await streams[len(results)].result())
+                while (stream := await self._admitted(request)) is None:
+                    if len(results) == len(streams):
+                        raise QueueFullError("Other requests hold all the room (max_num_requests): try again later.")
+                    results.append(await streams[len(results)].result())
                 streams.append(await stack.enter_async_context(stream))
             while len(results) < len(streams):
                 results.append(await streams[len(results)].result())
         return results
+
+    async def _admitted(self, request: GenerationRequest) -> AsyncStream | None:
+        try:
+            return await self.submit(request)
+        except QueueFullError:
+            return None
 
     # -- the loop's side ------------------------------------------------------------------------------------------
 
@@ -337,7 +339,7 @@ class AsyncStream(AsyncIterator[TokenEvent]):
     async def aclose(self) -> None:
         self._subscription.close()
 
-    async def __aenter__(self) -> AsyncStream:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from pocketllm.engine.host import EngineHost, HostLimits
 from pocketllm.engine.record import RequestRecord, Subscription
@@ -78,7 +78,7 @@ class LLM:
 
         All prompts run together, as far as the engine batches. When one fails, the others are cancelled.
         """
-        requests = prompt_requests(prompts, sampling_params, request_id)
+        requests = prompt_requests(prompts, sampling_params, request_id, self.capabilities)
         return self._results(requests)
 
     def generate_stream(
@@ -89,7 +89,7 @@ class LLM:
         request_id: str | None = None,
     ) -> Iterator[TokenEvent]:
         """Stream one prompt. Leaving the iterator early cancels the request."""
-        requests = prompt_requests(prompt, sampling_params, request_id)
+        requests = prompt_requests(prompt, sampling_params, request_id, self.capabilities)
         if len(requests) != 1:
             raise ConfigurationError("generate_stream takes one prompt: call it once for each.", param="prompt")
         return self._stream(requests[0])
@@ -149,7 +149,7 @@ class LLM:
             self._pump.join()
             self._host.release()
 
-    def __enter__(self) -> LLM:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -174,20 +174,20 @@ class LLM:
         results: list[GenerationResult] = []
         with contextlib.ExitStack() as stack:
             for request in requests:
-                while True:
-                    try:
-                        record = self._host.submit(request)
-                        break
-                    except QueueFullError:
-                        if len(results) == len(readers):
-                            raise  # none of ours is active: others hold the room
-                        results.append(readers[len(results)].result())
-                reader = _Reader(record)
-                stack.callback(reader.close)
-                readers.append(reader)
+                while (record := self._admitted(request)) is None:
+                    if len(results) == len(readers):
+                        raise QueueFullError("Other requests hold all the room (max_num_requests): try again later.")
+                    results.append(readers[len(results)].result())
+                readers.append(stack.enter_context(_Reader(record)))
             while len(results) < len(readers):
                 results.append(readers[len(results)].result())
         return results
+
+    def _admitted(self, request: GenerationRequest) -> RequestRecord | None:
+        try:
+            return self._host.submit(request)
+        except QueueFullError:
+            return None
 
     def _stream(self, request: GenerationRequest) -> Iterator[TokenEvent]:
         # Submitted here and not in the generator, so that a refusal is raised by the call itself.
@@ -226,7 +226,7 @@ class _Reader(Iterator[TokenEvent]):
     def close(self) -> None:
         self._subscription.close()
 
-    def __enter__(self) -> _Reader:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -247,5 +247,7 @@ def engine_args(args: EngineArgs | None, fields: Mapping[str, Any]) -> EngineArg
     if fields:
         raise ConfigurationError(f"Give either args or keywords, not both (got {', '.join(sorted(fields))}).")
     if not isinstance(args, EngineArgs):
-        raise ConfigurationError(f"args = {args!r} is not an EngineArgs: write LLM(EngineArgs(model=...)).", param="args")
+        raise ConfigurationError(
+            f"args = {args!r} is not an EngineArgs: write LLM(EngineArgs(model=...)).", param="args"
+        )
     return args

@@ -1,7 +1,7 @@
 """From OpenAI-shaped request bodies, or the arguments of ``LLM.chat``, to :class:`GenerationRequest`.
 
-The one builder for the Python API and the server. It takes plain mappings, mutates none of them, and imports no runtime.
-Types and unknown fields are the wire layer's business; what is checked here is meaning.
+The one builder for the Python API and the server. It takes plain mappings, mutates none of them, and imports no
+runtime. Types and unknown fields are the wire layer's business; what is checked here is meaning.
 """
 
 from __future__ import annotations
@@ -87,9 +87,7 @@ def chat_call(
     return _request(body, params, prompt=_role_lines(metadata["messages"]), metadata=metadata)
 
 
-def completion_request(
-    body: Mapping[str, Any], capabilities: Capabilities | None = None
-) -> list[GenerationRequest]:
+def completion_request(body: Mapping[str, Any], capabilities: Capabilities | None = None) -> list[GenerationRequest]:
     """The requests of a ``/v1/completions`` body, one per prompt in order.
 
     ``logprobs`` is a count here. Raises as :func:`chat_request`.
@@ -221,7 +219,9 @@ def _message(index: int, message: object) -> dict[str, Any]:
         normal["reasoning_content"] = reasoning
     calls = message.get("tool_calls")
     if calls:
-        normal["tool_calls"] = [_tool_call(f"{where}.tool_calls[{i}]", call) for i, call in enumerate(_list(calls, where))]
+        normal["tool_calls"] = [
+            _tool_call(f"{where}.tool_calls[{i}]", call) for i, call in enumerate(_list(calls, where))
+        ]
     return normal
 
 
@@ -231,7 +231,9 @@ def _tool_call(where: str, call: object) -> dict[str, Any]:
         raise ConfigurationError(f"{where} is not a call with function.name.", param="messages")
     arguments = function.get("arguments", "{}")
     if not isinstance(arguments, str | Mapping):
-        raise ConfigurationError(f"{where}.function.arguments is neither a JSON string nor an object.", param="messages")
+        raise ConfigurationError(
+            f"{where}.function.arguments is neither a JSON string nor an object.", param="messages"
+        )
     copied: dict[str, Any] = copy.deepcopy(dict(call))
     copied.setdefault("type", "function")
     return copied
@@ -247,7 +249,11 @@ def normalize_tools(tools: object) -> list[dict[str, Any]]:
     for index, tool in enumerate(_list(tools, "tools", "tools")):
         where = f"tools[{index}]"
         function = tool.get("function") if isinstance(tool, Mapping) else None
-        if not isinstance(tool, Mapping) or tool.get("type", "function") != "function" or not isinstance(function, Mapping):
+        if (
+            not isinstance(tool, Mapping)
+            or tool.get("type", "function") != "function"
+            or not isinstance(function, Mapping)
+        ):
             raise ConfigurationError(
                 f'{where} is not a function tool: send {{"type": "function", "function": {{...}}}}.', param="tools"
             )
@@ -298,7 +304,7 @@ def _thinking(body: Mapping[str, Any]) -> tuple[str, str | None]:
         )
     reasoning = body.get("reasoning")
     if reasoning is not None and not isinstance(reasoning, Mapping | bool | str):
-        raise ConfigurationError("reasoning must be an object such as {\"effort\": \"low\"}.", param="reasoning")
+        raise ConfigurationError('reasoning must be an object such as {"effort": "low"}.', param="reasoning")
     effort = body.get("reasoning_effort")
     if effort is not None and not isinstance(effort, str):
         raise ConfigurationError(f"reasoning_effort = {_short(effort)} is not a word.", param="reasoning_effort")
@@ -306,7 +312,9 @@ def _thinking(body: Mapping[str, Any]) -> tuple[str, str | None]:
         effort = reasoning
     elif isinstance(reasoning, Mapping) and reasoning.get("effort") is not None:
         effort = reasoning["effort"]
-    off = reasoning is False or effort == "none" or (isinstance(reasoning, Mapping) and reasoning.get("enabled") is False)
+    off = (
+        reasoning is False or effort == "none" or (isinstance(reasoning, Mapping) and reasoning.get("enabled") is False)
+    )
     wants = (reasoning is not None or effort is not None) and not off
     # Words of other vendors are no reason to fail a request: the template's own default applies.
     known = effort if effort in EFFORTS else None

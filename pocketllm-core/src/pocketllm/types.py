@@ -17,7 +17,8 @@ from pocketllm.errors import ConfigurationError
 from pocketllm.sampling_params import SamplingParams
 
 CONTRACT_VERSION = (1, 0)
-"""(major, minor) of the hook contract. Another major is incompatible; a minor adds optional hooks and defaulted fields."""
+"""(major, minor) of the hook contract. Another major is incompatible; a minor adds optional hooks and defaulted
+fields."""
 
 
 # ---------------------------------------------------------------------------------------------------- requests
@@ -46,7 +47,8 @@ class CancelReason(enum.StrEnum):
 
 
 class Choice(msgspec.Struct, frozen=True, array_like=True):
-    """One sequence of a request. ``handle`` is minted by core, unique in the process; ``seed`` is final (seed + index)."""
+    """One sequence of a request. ``handle`` is minted by core, unique in the process; ``seed`` is the request's seed
+    plus the choice's index."""
 
     handle: int
     seed: int
@@ -197,7 +199,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_size: int = 1
     """Sequences that advance together; more wait in the engine's queue."""
     eos_token_ids: tuple[int, ...] = ()
-    """End-of-sequence ids that override the checkpoint's; empty: core resolves them (see ``Checkpoint.eos_token_ids``)."""
+    """End-of-sequence ids that override the checkpoint's; empty: as ``Checkpoint.eos_token_ids`` resolves them."""
     supports_batch: bool = False
     supports_streaming: bool = True
     supports_cancellation: bool = True
@@ -412,7 +414,7 @@ class ChoiceResult(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
     def __repr__(self) -> str:
-        return f"ChoiceResult(index={self.index}, num_tokens={len(self.token_ids)}, finish_reason={self.finish_reason!r})"
+        return f"ChoiceResult({self.index}, num_tokens={len(self.token_ids)}, finish_reason={self.finish_reason!r})"
 
 
 class GenerationResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -89,7 +89,9 @@ class GenerateCall:
 
     def _check_open(self, method: str) -> None:
         if self._sealed:
-            raise PluginError(f"{method} was called when the request was sealed already: call it before the wrapper yields.")
+            raise PluginError(
+                f"{method} was called when the request was sealed already: call it before the wrapper yields."
+            )
 
     def __repr__(self) -> str:
         return f"GenerateCall({self._request!r})"

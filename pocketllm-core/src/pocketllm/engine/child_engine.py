@@ -194,7 +194,9 @@ class ChildEngine:
             if aborted():
                 raise BackendUnavailableError("The slot was closed while its engine was loading.")
             if time.monotonic() > give_up_at:
-                raise EngineError(f"Loading took more than {timeout_s:g} s: raise the load timeout or use a faster disk.")
+                raise EngineError(
+                    f"Loading took more than {timeout_s:g} s: raise the load timeout or use a faster disk."
+                )
             if not poller.poll(200):
                 continue
             data = os.read(self._events_fd, MAX_READ_BYTES)

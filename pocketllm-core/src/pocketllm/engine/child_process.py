@@ -88,7 +88,7 @@ def open_engine(command: frames.Open, events_fd: int) -> EngineHooks | None:
         engine = Registry(command.plugins).backend(args.backend).open(args, checkpoint, report)
         hooks = EngineHooks(engine, ())
         opened = frames.Opened(hooks.capabilities())
-    except Exception as error:  # a runtime may raise anything while it loads; the parent shows it
+    except Exception as error:  # noqa: BLE001  # a runtime may raise anything while it loads; the parent shows it
         known = isinstance(error, PocketLLMError)
         failed = frames.OpenFailed(
             kind=type(error).__name__ if known else "EngineError",
@@ -126,9 +126,8 @@ class Child:
             for batch in batches:
                 self._send(frames.Batch(batch))
             self._answer_tickets()
-            if batches and any(batch.finished for batch in batches):
-                self._send_stats()
-            elif time.monotonic() - self._stats_at >= STATS_INTERVAL_S and (batches or not ready):
+            stale = time.monotonic() - self._stats_at >= STATS_INTERVAL_S
+            if stale or any(batch.finished for batch in batches):
                 self._send_stats()
             if any(fd == self._commands_fd for fd, _ in ready):
                 data = os.read(self._commands_fd, MAX_READ_BYTES)
@@ -165,7 +164,7 @@ class Child:
     def _control(self, ticket: int, command: Command) -> None:
         try:
             pending = self._hooks.control(command)
-        except Exception as error:  # the engine may raise anything; the caller waits for an answer
+        except Exception as error:  # noqa: BLE001  # the engine may raise anything; the caller waits for an answer
             self._send(frames.ControlDone(ticket=ticket, known=True, error=repr(error)))
             return
         if pending is None:

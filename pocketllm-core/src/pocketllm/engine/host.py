@@ -1,5 +1,8 @@
-"""The slot an engine lives in. Everything binds to the slot, never to an engine: the engine may be absent, replaced after
-a crash, in this process or in a child."""
+"""The slot an engine lives in.
+
+Everything binds to the slot, never to an engine: the engine may be absent, replaced after a crash, in this process or
+in a child.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,8 @@ from pocketllm.types import (
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint, Tokenizer
     from pocketllm.engine_args import EngineArgs
-    from pocketllm.registry import Registry, Selection
+    from pocketllm.registry import Registry
+    from pocketllm.selection import Selection
 
 logger = logging.getLogger("pocketllm.engine")
 
@@ -88,8 +92,9 @@ class OpenEngine:
 class EngineHost:
     """A named slot: opens, watches, reopens and closes its engine, admits requests and routes its events.
 
-    Whoever owns the host waits until :meth:`fileno` is readable or :meth:`next_timer` is due and calls :meth:`drain_events`
-    (a thread for ``LLM``, the event loop for ``AsyncLLM``). All other methods may be called from any thread.
+    Whoever owns the host waits until :meth:`fileno` is readable or :meth:`next_timer` is due and then calls
+    :meth:`drain_events` (a thread for ``LLM``, the event loop for ``AsyncLLM``). All other methods may be called from
+    any thread.
     """
 
     def __init__(
@@ -457,7 +462,7 @@ class EngineHost:
 
     def fileno(self) -> int:
         """Readable while :meth:`drain_events` has work (epoll and kqueue descriptors can themselves be waited for)."""
-        return self._selector.fileno()  # type: ignore[attr-defined, no-any-return]  # both selectors have it
+        return self._selector.fileno()
 
     def next_timer(self) -> float | None:
         """``time.monotonic()`` of the next deadline or heartbeat, or None."""

@@ -13,7 +13,6 @@ from collections import deque
 
 from pocketllm.types import StepBatch
 
-
 _ONE = (1).to_bytes(8, sys.byteorder)  # an eventfd counts native 64-bit words; a pipe takes any bytes
 
 
@@ -57,8 +56,8 @@ class Wake:
 class Outbox:
     """Batches from an engine's threads to core's pump.
 
-    Threads: :meth:`post` from any thread; :meth:`drain` from one thread at a time; :meth:`close` once, after which posts
-    are still kept for a last drain but no longer wake anybody.
+    Threads: :meth:`post` from any thread; :meth:`drain` from one thread at a time; :meth:`close` once, after which
+    posts are still kept for a last drain but no longer wake anybody.
     """
 
     def __init__(self) -> None:

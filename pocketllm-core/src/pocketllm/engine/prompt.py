@@ -72,9 +72,7 @@ class PromptBuilder:
         self._check_ids("logit_bias", tuple(params.logit_bias))
         # Any 64-bit seed is accepted; engines get one that fits a signed word whatever the choice adds to it.
         seed = params.seed if params.seed is not None else random.getrandbits(62)
-        choices = tuple(
-            Choice(handle=next(_handles), seed=(seed + index) & MAX_SEED) for index in range(params.n)
-        )
+        choices = tuple(Choice(handle=next(_handles), seed=(seed + index) & MAX_SEED) for index in range(params.n))
         prepared = msgspec.structs.replace(
             request,
             prompt=None,
@@ -143,7 +141,7 @@ class PromptBuilder:
             self._templates[with_tools] = (
                 None
                 if source is None
-                else ChatTemplate(source, bos_token=tokenizer.bos_token or "", eos_token=tokenizer.eos_token or "")
+                else ChatTemplate(source, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
             )
         return self._templates[with_tools]
 
@@ -153,7 +151,7 @@ class PromptBuilder:
         ids = params.stop_token_ids if params.ignore_eos else (*eos, *params.stop_token_ids)
         return tuple(dict.fromkeys(ids))
 
-    def _check_ids(self, name: str, ids: tuple[int, ...]) -> None:
+    def _check_ids(self, name: str, ids: tuple[object, ...]) -> None:
         size = self.tokenizer.vocab_size
         for token in ids:
             if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < size:

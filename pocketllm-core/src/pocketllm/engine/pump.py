@@ -115,9 +115,7 @@ class ChoiceStream:
 
     def fail(self, error: str) -> None:
         """Close the choice without touching the text pipeline, which is what failed."""
-        self._parts.append(
-            Delta(choice_index=self.index, finish_reason=str(FinishReason.ERROR), error=error)
-        )
+        self._parts.append(Delta(choice_index=self.index, finish_reason=str(FinishReason.ERROR), error=error))
 
     def _feed_tokens(self) -> bool:
         if not self._pending:
@@ -187,8 +185,7 @@ class Pump:
 
     def forget(self, record: RequestRecord) -> list[int]:
         """Drop a record's remaining choices; late events about them are ignored. Returns their handles."""
-        handles = [c.handle for c in record.request.choices if self._streams.pop(c.handle, None) is not None]
-        return handles
+        return [c.handle for c in record.request.choices if self._streams.pop(c.handle, None) is not None]
 
     def unfinished_handles(self, record: RequestRecord) -> list[int]:
         return [choice.handle for choice in record.request.choices if choice.handle in self._streams]

@@ -119,7 +119,7 @@ class RequestRecord:
     def subscribe(
         self, wake: Callable[[], None], *, max_unread_deltas: int = DEFAULT_MAX_UNREAD_DELTAS
     ) -> Subscription:
-        """Read from the start of the log. ``wake`` is called, quickly and from the pump's thread, when there is more."""
+        """Read from the start of the log. ``wake`` is called from the pump's thread when there is more, and is quick."""
         with self._lock:
             subscription = Subscription(self, wake, max_unread_deltas)
             self._subscriptions.append(subscription)

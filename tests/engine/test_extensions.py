@@ -1,0 +1,386 @@
+"""An extension observes a stream, alters its text, refuses a request, answers from a cache; and one raises everywhere.
+
+The callers are the Python ones here; `tests/server` has the same over HTTP.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable, Generator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pocketllm.async_llm import AsyncLLM
+from pocketllm.engine.call import GenerateCall
+from pocketllm.engine_args import EngineArgs
+from pocketllm.errors import ConfigurationError, PluginError, UnsupportedFeatureError
+from pocketllm.hookspecs import hookimpl
+from pocketllm.llm import LLM
+from pocketllm.registry import Registry
+from pocketllm.sampling_params import SamplingParams
+from pocketllm.types import Capabilities, EngineStats, GenerationResult, TokenEvent
+from tests.engine.manual_engine import ManualBackend, Slot
+
+Generate = Callable[..., list[GenerationResult]]
+
+
+class Observer:
+    """Sees every token, changes nothing."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, list[int]] = {}
+
+    @hookimpl(wrapper=True)
+    def pocketllm_generate(self, call: GenerateCall) -> Generator[None, bool, bool]:
+        call.add_token_stage(lambda index: self._Stage(self.seen.setdefault(index, [])))
+        return (yield)
+
+    class _Stage:
+        def __init__(self, seen: list[int]) -> None:
+            self._seen = seen
+
+        def feed(self, token_ids: list[int]) -> bool:
+            self._seen.extend(token_ids)
+            return False
+
+
+class Shout:
+    """Alters the text of the answer, holding the last character back to show that a stage may."""
+
+    @hookimpl(wrapper=True)
+    def pocketllm_generate(self, call: GenerateCall) -> Generator[None, bool, bool]:
+        call.add_text_stage(lambda index: self._Stage())
+        return (yield)
+
+    class _Stage:
+        def __init__(self) -> None:
+            self._held = ""
+
+        def feed(self, text: str) -> str:
+            text = self._held + text.upper()
+            self._held = text[-1:]
+            return text[:-1]
+
+        def finish(self) -> str:
+            return self._held + "!"
+
+
+class Bracket:
+    """A second altering stage, to show the order."""
+
+    @hookimpl(wrapper=True)
+    def pocketllm_generate(self, call: GenerateCall) -> Generator[None, bool, bool]:
+        call.add_text_stage(lambda index: self._Stage())
+        return (yield)
+
+    class _Stage:
+        def feed(self, text: str) -> str:
+            return text.replace("!", "?").replace("b", "[b]")
+
+        def finish(self) -> str:
+            return ""
+
+
+class Refuser:
+    @hookimpl(wrapper=True)
+    def pocketllm_generate(self, call: GenerateCall) -> Generator[None, bool, bool]:
+        if call.request.metadata.get("thinking_mode") == "thinking" or len(call.request.prompt_tokens) > 20:
+            raise UnsupportedFeatureError("No long prompts at this hour.", param="prompt")
+        return (yield)
+
+
+class Cache:
+    """A plain implementation that answers what it knows."""
+
+    def __init__(self, answer: list[int]) -> None:
+        self.answer = answer
+
+    @hookimpl
+    def pocketllm_generate(self, call: GenerateCall) -> bool | None:
+        return call.answer(self.answer) if len(call.request.prompt_tokens) == 3 else None
+
+
+class Shorter:
+    """Replaces the request by one with a smaller budget."""
+
+    @hookimpl
+    def pocketllm_generate(self, call: GenerateCall) -> None:
+        params = msgspec.structs.replace(call.request.sampling_params, max_tokens=2)
+        call.replace_request(msgspec.structs.replace(call.request, sampling_params=params))
+
+
+def _registry(**extensions: object) -> Registry:
+    import pocketllm_echo
+
+    return Registry.of_objects(backends={"echo": pocketllm_echo}, extensions=extensions)
+
+
+@pytest.fixture(params=["sync", "stream", "async", "async stream"])
+def generate(request: pytest.FixtureRequest, toy_path: Path) -> Callable[..., GenerationResult | list[TokenEvent]]:
+    """One answer of echo through one kind of caller: (text, finish_reason)."""
+    args = EngineArgs(model=str(toy_path), backend="echo", placement="thread")
+
+    def run(registry: Registry, prompt: str, params: SamplingParams | None = None) -> tuple[str, str | None]:
+        if request.param == "sync":
+            with LLM(args, registry=registry) as llm:
+                result = llm.generate(prompt, params)[0]
+                return result.text, result.finish_reason
+        if request.param == "stream":
+            with LLM(args, registry=registry) as llm:
+                events = list(llm.generate_stream(prompt, params))
+                return "".join(event.text for event in events), events[-1].finish_reason
+        import asyncio
+
+        async def call() -> tuple[str, str | None]:
+            async with AsyncLLM(args, registry=registry) as llm:
+                if request.param == "async":
+                    result = (await llm.generate(prompt, params))[0]
+                    return result.text, result.finish_reason
+                stream: AsyncIterator[TokenEvent] = llm.generate_stream(prompt, params)
+                events = [event async for event in stream]
+                return "".join(event.text for event in events), events[-1].finish_reason
+
+        return asyncio.run(call())
+
+    return run  # type: ignore[return-value]  # one callable for four callers
+
+
+class TestEachCaller:
+    def test_an_observer_sees_every_token(self, generate: Callable[..., tuple[str, str]]) -> None:
+        observer = Observer()
+        text, _ = generate(_registry(observer=observer), "abc")
+        assert text == "abc"
+        assert len(observer.seen[0]) >= 1
+
+    def test_text_is_altered_in_onion_order(self, generate: Callable[..., tuple[str, str]]) -> None:
+        # Registered by name: "a" is innermost, so its stage comes first and the outer one sees its text.
+        assert generate(_registry(a=Bracket(), b=Shout()), "abc")[0] == "A[B]C!"
+        assert generate(_registry(a=Shout(), b=Bracket()), "abc")[0] == "ABC?"
+
+    def test_a_refusal_reaches_the_caller_as_it_is(self, generate: Callable[..., tuple[str, str]]) -> None:
+        registry = _registry(refuser=Refuser())
+        assert generate(registry, "abc")[0] == "abc"
+        with pytest.raises(UnsupportedFeatureError, match="at this hour") as caught:
+            generate(registry, "a long prompt " * 5)
+        assert caught.value.param == "prompt"
+
+    def test_a_cache_answers_in_the_engines_place(
+        self, generate: Callable[..., tuple[str, str]], toy_path: Path
+    ) -> None:
+        from pocketllm.checkpoint import open_checkpoint
+
+        tokenizer = open_checkpoint(toy_path).tokenizer()
+        three = "\x01\x02\x03"
+        assert len(tokenizer.encode(three)) == 3
+        registry = _registry(cache=Cache(tokenizer.encode("from the cache")))
+        assert generate(registry, three) == ("from the cache", "stop")
+        assert generate(registry, "abc d")[0] == "abc d"
+
+    def test_a_replaced_request_is_the_one_that_runs(self, generate: Callable[..., tuple[str, str]]) -> None:
+        assert generate(_registry(shorter=Shorter()), "\x01\x02\x03\x04") == ("\x01\x02", "length")
+
+    @pytest.mark.parametrize("place", ["before", "after", "token stage", "text stage", "text finish", "factory"])
+    def test_one_that_raises_is_named_and_ends_that_stream_alone(
+        self, generate: Callable[..., tuple[str, str]], place: str
+    ) -> None:
+        registry = _registry(clumsy=Clumsy(place))
+        streams = place in ("token stage", "text stage", "text finish")
+        try:
+            text, reason = generate(registry, "abc")
+        except PluginError as error:
+            assert "'clumsy'" in error.message
+            assert "oops" in error.message
+        else:
+            assert streams, "the caller must be told"
+            assert reason == "error"
+        assert generate(_registry(), "abc")[0] == "abc"
+
+
+class Clumsy:
+    """Raises in one place of the generate hook or of a stage."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.only_handles: set[int] | None = None
+
+    @hookimpl(wrapper=True)
+    def pocketllm_generate(self, call: GenerateCall) -> Generator[None, bool, bool]:
+        if self.place == "before":
+            raise ValueError("oops")
+        if self.place == "factory":
+            call.add_text_stage(self._raise)
+        if self.place in ("text stage", "text finish"):
+            call.add_text_stage(lambda index: self._Text(self.place))
+        if self.place == "token stage":
+            call.add_token_stage(lambda index: self._Token())
+        accepted = yield
+        if self.place == "after":
+            raise ValueError("oops")
+        return accepted
+
+    def _raise(self, index: int) -> _Text:
+        raise ValueError("oops")
+
+    class _Text:
+        def __init__(self, place: str) -> None:
+            self._place = place
+
+        def feed(self, text: str) -> str:
+            if self._place == "text stage":
+                raise ValueError("oops")
+            return text
+
+        def finish(self) -> str:
+            if self._place == "text finish":
+                raise ValueError("oops")
+            return ""
+
+    class _Token:
+        def feed(self, token_ids: list[int]) -> bool:
+            raise ValueError("oops")
+
+
+class Stopper:
+    @hookimpl
+    def pocketllm_generate(self, call: GenerateCall) -> None:
+        call.add_token_stage(lambda index: self)
+
+    def feed(self, token_ids: list[int]) -> bool:
+        return True
+
+
+def test_a_stage_that_raises_leaves_the_other_streams_alone(toy_path: Path, backend: ManualBackend) -> None:
+    class OnlyFirst:
+        done = False
+
+        @hookimpl
+        def pocketllm_generate(self, call: GenerateCall) -> None:
+            if not self.done:
+                self.done = True
+                call.add_text_stage(lambda index: Clumsy._Text("text stage"))
+
+    with Slot(toy_path, backend, extensions={"first": OnlyFirst()}) as slot:
+        bad, good = slot.submit(), slot.submit()
+        slot.engine.post(bad.handle, *slot.ids("x"))
+        slot.engine.post(good.handle, *slot.ids("y"))
+        events = bad.take()
+        assert events[-1].finish_reason == "error"
+        assert "oops" in (events[-1].error or "")
+        assert (bad.handle, "plugin") in slot.engine.cancelled
+        assert [event.text for event in good.take()] == ["y"]
+        with pytest.raises(PluginError, match="'first'"):
+            bad.record.result()
+        assert slot.host.num_active == 1
+
+
+def test_a_wrapper_that_raises_after_acceptance_leaves_nothing_running(toy_path: Path, backend: ManualBackend) -> None:
+    with Slot(toy_path, backend, extensions={"clumsy": Clumsy("after")}) as slot:
+        with pytest.raises(PluginError, match="'clumsy' raised in pocketllm_generate"):
+            slot.submit()
+        assert slot.host.num_active == 0
+        (request,) = slot.engine.requests
+        assert slot.engine.cancelled == [(request.choices[0].handle, "plugin")]
+        slot.engine.post(request.choices[0].handle, 5)
+        slot.drain()
+
+
+def test_a_token_stage_may_stop_the_choice(toy_path: Path, backend: ManualBackend) -> None:
+    with Slot(toy_path, backend, extensions={"stopper": Stopper()}) as slot:
+        reader = slot.submit()
+        slot.engine.post(reader.handle, *slot.ids("ab"))
+        (event,) = reader.take()
+        assert (event.text, event.finish_reason) == ("ab", "stop")
+        assert slot.engine.cancelled
+
+
+def test_changes_after_the_gate_are_refused(toy_path: Path, backend: ManualBackend) -> None:
+    class Late:
+        @hookimpl(wrapper=True)
+        def pocketllm_generate(self, call: GenerateCall) -> Generator[None, bool, bool]:
+            accepted = yield
+            call.add_text_stage(lambda index: Shout._Stage())
+            return accepted
+
+    with Slot(toy_path, backend, extensions={"late": Late()}) as slot:
+        with pytest.raises(PluginError, match="before the wrapper yields"):
+            slot.submit()
+
+
+def test_a_replaced_request_keeps_its_identity() -> None:
+    from pocketllm.types import Choice, GenerationRequest
+
+    request = GenerationRequest(prompt_tokens=(1,), choices=(Choice(1, 0),))
+    call = GenerateCall(request)
+    with pytest.raises(ConfigurationError, match="must keep"):
+        call.replace_request(msgspec.structs.replace(request, choices=(Choice(2, 0),)))
+    with pytest.raises(PluginError, match="takes no events"):
+        call.answer([1])
+
+
+class TestOtherHooks:
+    def test_capabilities_may_be_narrowed(self, toy_path: Path, backend: ManualBackend) -> None:
+        class Narrow:
+            @hookimpl(wrapper=True)
+            def pocketllm_capabilities(self) -> Generator[None, Capabilities, Capabilities]:
+                return msgspec.structs.replace((yield), supports_logprobs=False)
+
+        with Slot(toy_path, backend, extensions={"narrow": Narrow()}) as slot:
+            with pytest.raises(UnsupportedFeatureError):
+                slot.submit(logprobs=True)
+
+    def test_capabilities_may_not_be_widened(self, toy_path: Path, backend: ManualBackend) -> None:
+        class Wide:
+            @hookimpl(wrapper=True)
+            def pocketllm_capabilities(self) -> Generator[None, Capabilities, Capabilities]:
+                return msgspec.structs.replace((yield), supports_penalties=True)
+
+        with Slot(toy_path, backend, extensions={"wide": Wide()}, wait=False) as slot:
+            with pytest.raises(PluginError, match="supports_penalties"):
+                slot.host.wait_ready(20)
+            assert slot.engine.closed
+
+    def test_raising_in_capabilities_fails_the_load_by_name(self, toy_path: Path, backend: ManualBackend) -> None:
+        class Raising:
+            @hookimpl(wrapper=True)
+            def pocketllm_capabilities(self) -> Generator[None, Capabilities, Capabilities]:
+                yield
+                raise ValueError("oops")
+
+        with Slot(toy_path, backend, extensions={"raising": Raising()}, wait=False) as slot:
+            with pytest.raises(PluginError, match="'raising' raised in pocketllm_capabilities"):
+                slot.host.wait_ready(20)
+
+    def test_raising_in_cancel_stats_and_close_does_not_keep_the_call_from_the_engine(
+        self, toy_path: Path, backend: ManualBackend, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Raising:
+            @hookimpl
+            def pocketllm_cancel(self, handle: int, reason: str) -> None:
+                raise ValueError("oops")
+
+            @hookimpl
+            def pocketllm_stats(self) -> EngineStats:
+                raise ValueError("oops")
+
+            @hookimpl
+            def pocketllm_close(self, deadline_s: float) -> None:
+                raise ValueError("oops")
+
+        with Slot(toy_path, backend, extensions={"raising": Raising()}) as slot:
+            reader = slot.submit()
+            assert slot.host.cancel(reader.record.request_id)
+            assert reader.take()[-1].finish_reason == "cancelled"
+            with pytest.raises(PluginError, match="'raising' raised in pocketllm_stats"):
+                slot.host.stats()
+        assert slot.engine.closed
+        assert caplog.text.count("'raising' raised in") == 2
+
+
+def test_blame_goes_to_the_plugin_and_not_to_core() -> None:
+    from pocketllm.engine.extensions import _owners
+
+    owners = _owners([("clumsy", Clumsy("before")), ("module", sys.modules["json"])])
+    assert owners["json"] == "module"
+    assert "pocketllm" not in owners
