@@ -635,6 +635,7 @@ class _StagedCall(GenerateCall):
                 tokenizer,
                 stop=self._stop,
                 reasoning_mode=self._prepared.reasoning_mode,
+                kept_ids=self._opened.prompts.reasoning_tag_ids,
                 stages=[factory(index) for factory in reversed(self.text_stages)],
             )
             token_stages = [factory(index) for factory in reversed(self.token_stages)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pocketllm.errors import ConfigurationError, ContextLengthError
-from pocketllm.text.reasoning import ReasoningMode, detect_mode
+from pocketllm.text.reasoning import END_TAG, START_TAG, ReasoningMode, detect_mode
 from pocketllm.types import Capabilities, Choice, Constraint, GenerationRequest
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ class PromptBuilder:
         self.checkpoint = checkpoint
         self.tokenizer = checkpoint.tokenizer()
         self.eos_token_ids, self.eos_source = checkpoint.eos_token_ids(eos_override)
+        tags = (self.tokenizer.token_id(START_TAG), self.tokenizer.token_id(END_TAG))
+        self.reasoning_tag_ids = tuple(tag for tag in tags if tag is not None)
+        """Some vocabularies mark the reasoning tags as control tokens; they must reach the text all the same."""
         self._templates: dict[bool, ChatTemplate | None] = {}
 
     def prepare(self, request: GenerationRequest, capabilities: Capabilities) -> Prepared:

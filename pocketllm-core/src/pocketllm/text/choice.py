@@ -1,0 +1,211 @@
+"""The text of one choice: tokens in, deltas of answer and reasoning out.
+
+One state machine for every backend, streamed or not::
+
+    token ids -> Detokenizer -> ReasoningSplitter -> StopStrings (answer only) -> text stages -> TextDelta
+
+Any way of cutting the same tokens into calls gives the same total text, the same stop and the same counts. Sans-IO. An
+instance belongs to one thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from pocketllm.errors import UnsupportedFeatureError
+from pocketllm.text.detokenizer import Detokenizer, TextTokenizer
+from pocketllm.text.reasoning import END_TAG, START_TAG, ReasoningMode, ReasoningSplitter
+from pocketllm.text.stop_strings import StopStrings
+
+
+class TextStage(Protocol):
+    """May alter the answer: ``feed`` returns what goes on, ``finish`` what was held. Never called with empty text."""
+
+    def feed(self, text: str) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+class TextDelta(msgspec.Struct, frozen=True):
+    """What one call added. ``stopped`` stays True once a stop string has ended the answer."""
+
+    content: str = ""
+    reasoning: str = ""
+    num_tokens_used: int = 0
+    stopped: bool = False
+
+    def __repr__(self) -> str:
+        return (
+            f"TextDelta(num_content_chars={len(self.content)}, num_reasoning_chars={len(self.reasoning)}, "
+            f"num_tokens_used={self.num_tokens_used}, stopped={self.stopped})"
+        )
+
+
+class ChoiceText:
+    """State of one choice.
+
+    ``num_tokens_used`` of all deltas, that of :meth:`finish` included, adds up to the number of tokens fed, or, when a
+    stop string ended the answer, up to and including the token that completed it. A token is counted by the delta that
+    makes this certain: nearly always its own, later while text that may hold the stop is held back.
+
+    Args:
+        tokenizer: None when the backend brings text alone; :meth:`feed` then raises.
+        stop: stop strings; empty ones are ignored.
+        reasoning_mode: how the completion begins, see :func:`pocketllm.text.reasoning.detect_mode`.
+        stages: applied to the answer in this order, after stop strings. What a stage raises passes through as it is.
+        skip_special: drop control tokens from the text, but for ``kept_ids``.
+        start_tag, end_tag: reasoning delimiters.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TextTokenizer | None,
+        *,
+        stop: Iterable[str] = (),
+        reasoning_mode: ReasoningMode | str = ReasoningMode.NONE,
+        stages: Sequence[TextStage] = (),
+        skip_special: bool = True,
+        kept_ids: Collection[int] = (),
+        start_tag: str = START_TAG,
+        end_tag: str = END_TAG,
+    ) -> None:
+        self._detokenizer = (
+            None if tokenizer is None else Detokenizer(tokenizer, skip_special=skip_special, kept_ids=kept_ids)
+        )
+        self._splitter = ReasoningSplitter(reasoning_mode, start_tag=start_tag, end_tag=end_tag)
+        self._stops = StopStrings(stop)
+        self._stages = tuple(stages)
+        self._num_raw = 0  # characters given to the splitter
+        # Raw offsets where the text of each fed token begins, without the first _num_dropped, never decreasing.
+        self._starts: list[int] = []
+        self._num_dropped = 0
+        self._num_used = 0
+        self._num_in_text = 0
+        self._stopped = False
+        self._finished = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string has ended the answer."""
+        return self._stopped
+
+    @property
+    def num_tokens_fed(self) -> int:
+        """Tokens fed before the end, those after a stop that was not yet found included."""
+        return self._num_dropped + len(self._starts)
+
+    @property
+    def num_tokens_used(self) -> int:
+        """Sum of ``num_tokens_used`` over all deltas so far."""
+        return self._num_used
+
+    @property
+    def num_tokens_in_text(self) -> int:
+        """Fed tokens whose text begins in what the deltas so far cover, reasoning, tags and layout included.
+
+        Log-probability entries go up to here: with a delta while streaming, and cut here at the end. A token that a
+        stop string cuts in two is in the text, one that begins at or after the match is not. Stages are not seen.
+        """
+        return self._num_in_text
+
+    def feed(self, token_ids: Sequence[int]) -> TextDelta:
+        """Add tokens the engine produced, in order; ids that carry no text (stop ids) are the caller's to leave out."""
+        if self._stopped or self._finished:
+            return TextDelta(stopped=self._stopped)
+        if self._detokenizer is None:
+            raise UnsupportedFeatureError("This choice has no tokenizer: the backend has to bring text, not token ids.")
+        detokenizer = self._detokenizer
+        offset = self._num_raw - detokenizer.num_chars
+        pieces = []
+        for token_id in token_ids:
+            pieces.append(detokenizer.feed_one(token_id))
+            self._starts.append(offset + detokenizer.last_token_start)
+        return self._advance("".join(pieces))
+
+    def feed_text(self, content: str = "", reasoning: str = "", *, num_tokens: int = 0) -> TextDelta:
+        """Add text that a backend brings by itself; ``num_tokens`` says how many tokens it stands for.
+
+        The same stop rules hold. ``content`` is split like decoded text, unless the backend separates by itself: its
+        first ``reasoning``, which is forwarded as it is, makes all content answer.
+        """
+        if self._stopped or self._finished:
+            return TextDelta(stopped=self._stopped)
+        self._starts.extend([self._num_raw] * num_tokens)
+        held_reasoning, held_content = self._splitter.finish() if reasoning else ("", "")
+        return self._advance(content, reasoning=held_reasoning + reasoning, content=held_content)
+
+    def finish(self) -> TextDelta:
+        """End the choice: return all that was held. Later calls return an empty delta."""
+        if self._stopped or self._finished:
+            return TextDelta(stopped=self._stopped)
+        text = self._detokenizer.finish() if self._detokenizer is not None else ""
+        return self._advance(text, is_last=True)
+
+    def _advance(self, text: str, *, reasoning: str = "", content: str = "", is_last: bool = False) -> TextDelta:
+        self._num_raw += len(text)
+        new_reasoning, new_content = self._splitter.feed(text)
+        reasoning += new_reasoning
+        content += new_content
+        if is_last:
+            new_reasoning, new_content = self._splitter.finish()
+            reasoning += new_reasoning
+            content += new_content
+        content, self._stopped = self._stops.feed(content)
+        if is_last and not self._stopped:
+            content += self._stops.finish()
+            self._stopped = self._stops.matched
+            self._finished = True
+        num_used = self._count(is_last)
+        content = self._through_stages(content, is_last=self._stopped or self._finished)
+        return TextDelta(content, reasoning, num_used, self._stopped)
+
+    def _count(self, is_last: bool) -> int:
+        """Move both counts forward; return the growth of the used one."""
+        match = self._stops.match
+        num_resolved = self._splitter.num_resolved
+        if match is None and num_resolved == self._num_raw and not self._stops.num_held:
+            # Nothing is held, as nearly always: every token is used, and in the text but for those still without any.
+            num_fed = self.num_tokens_fed
+            if is_last or (self._starts and self._starts[-1] < num_resolved):
+                self._num_dropped = self._num_in_text = num_fed
+                self._starts.clear()
+                growth, self._num_used = num_fed - self._num_used, num_fed
+                return growth
+        content_start = self._splitter.content_start or 0
+        if match is not None:
+            # The token that completed the match is the last to begin before its end.
+            num_used = self._num_dropped + bisect_right(self._starts, content_start + match[1] - 1)
+        elif is_last:
+            num_used = self.num_tokens_fed
+        else:
+            # A match still to come ends after all that was searched, so tokens beginning there at the latest count.
+            num_used = self._num_dropped + bisect_right(self._starts, num_resolved)
+        if match is not None and self._stopped:
+            num_covered = bisect_left(self._starts, content_start + match[0])
+        elif is_last:
+            num_covered = len(self._starts)
+        else:
+            num_covered = bisect_left(self._starts, num_resolved - self._stops.num_held)
+        self._num_in_text = self._num_dropped + num_covered
+        self._drop(num_covered)
+        growth = num_used - self._num_used
+        self._num_used = num_used
+        return growth
+
+    def _drop(self, num_covered: int) -> None:
+        # Offsets in front of the text already returned are never asked for again. Dropped in bulk to stay linear.
+        if num_covered > 64 and num_covered * 2 > len(self._starts):
+            del self._starts[:num_covered]
+            self._num_dropped += num_covered
+
+    def _through_stages(self, content: str, *, is_last: bool) -> str:
+        for stage in self._stages:
+            if content:
+                content = stage.feed(content)
+            if is_last:
+                content += stage.finish()
+        return content
