@@ -136,6 +136,9 @@ class ChildEngine:
             except BlockingIOError:
                 break
             if not data:
+                # A descriptor at its end stays readable and would keep the pump spinning while the host closes.
+                os.close(self._events_fd)
+                self._events_fd = -1
                 self._died()
                 break
             for body in self._reader.feed(data):

@@ -75,7 +75,7 @@ class EngineHooks:
     def cancel(self, handle: int, reason: CancelReason) -> None:
         try:
             self._manager.hook.pocketllm_cancel(handle=handle, reason=reason.value)
-        except Exception as error:  # one raising extension would keep the call from the engine
+        except Exception as error:  # noqa: BLE001  # one raising extension would keep the call from the engine
             logger.error("%s", self._plugin_error(error, "pocketllm_cancel").message)
             self.engine.pocketllm_cancel(handle=handle, reason=reason.value)  # type: ignore[attr-defined]  # as above
 
@@ -93,7 +93,7 @@ class EngineHooks:
     def close(self, deadline_s: float) -> None:
         try:
             self._manager.hook.pocketllm_close(deadline_s=deadline_s)
-        except Exception as error:  # the engine must be closed whatever an extension does
+        except Exception as error:  # noqa: BLE001  # the engine must be closed whatever an extension does
             logger.error("%s", self._plugin_error(error, "pocketllm_close").message)
             self.engine.pocketllm_close(deadline_s=deadline_s)  # type: ignore[attr-defined]  # as above
 

@@ -494,7 +494,7 @@ class EngineHost:
     def _route(self, opened: OpenEngine) -> None:
         try:
             batches = opened.hooks.engine.events.drain()
-        except Exception as error:  # a malformed frame from a dying child, or a broken source
+        except Exception as error:  # noqa: BLE001  # a malformed frame from a dying child, or a broken source
             self._engine_failed(opened, f"The engine's events cannot be read: {error!r}.")
             return
         routed = opened.pump.route(batches)

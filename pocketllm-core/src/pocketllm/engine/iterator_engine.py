@@ -144,9 +144,11 @@ class IteratorEngine(ABC):
 
     def before_step(self, num_active: int) -> None:
         """Called on the engine thread before ``num_active`` sequences advance by one item. Does nothing by default."""
+        return
 
     def release(self) -> None:
         """Called once, from :meth:`pocketllm_close`, after the engine thread has ended. Does nothing by default."""
+        return
 
     # ----------------------------------------------------------------------------------------------- the hooks
 
@@ -253,6 +255,7 @@ class IteratorEngine(ABC):
         """Between two steps: end what was cancelled, then fill the free places from the queue in order."""
         with self._condition:
             cancelled = self._cancelled & self._handles
+            dropped: list[_Sequence] = []
             self._cancelled.clear()
             if cancelled:
                 dropped = [sequence for sequence in (*self._running, *self._waiting) if sequence.handle in cancelled]
@@ -265,7 +268,7 @@ class IteratorEngine(ABC):
                 self._num_prompt_tokens += len(sequence.request.prompt_tokens)
                 free -= 1
             active = list(self._running)
-        if cancelled:
+        if dropped:
             step = _Step()
             for sequence in dropped:
                 self._close_items(sequence)

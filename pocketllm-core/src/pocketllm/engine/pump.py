@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pocketllm.engine.call import TokenStage
-from pocketllm.engine.record import Delta, RequestRecord
+from pocketllm.engine.record import Delta, RequestRecord, join_deltas
 from pocketllm.errors import EngineError, PluginError, PocketLLMError
 from pocketllm.text.logprobs import render_logprob
 from pocketllm.types import (
@@ -99,7 +99,7 @@ class ChoiceStream:
         if not self._parts:
             return None
         parts, self._parts = self._parts, []
-        return parts[0] if len(parts) == 1 else _join(parts)
+        return join_deltas(parts)
 
     def end(self, reason: str, error: str | None = None) -> None:
         """Close the choice: flush what was held (unless a stop string cut it) and give the final delta."""
@@ -308,16 +308,3 @@ class Pump:
             if record.finished:
                 routed.finished.append(record)
             record.notify()
-
-
-def _join(parts: list[Delta]) -> Delta:
-    return Delta(
-        choice_index=parts[0].choice_index,
-        text="".join(part.text for part in parts),
-        reasoning="".join(part.reasoning for part in parts),
-        token_ids=tuple(token for part in parts for token in part.token_ids),
-        logprobs=tuple(entry for part in parts for entry in part.logprobs),
-        tool_calls=tuple(call for part in parts for call in part.tool_calls),
-        finish_reason=parts[-1].finish_reason,
-        error=parts[-1].error,
-    )

@@ -38,6 +38,22 @@ class Delta(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
+def join_deltas(deltas: list[Delta]) -> Delta:
+    """Consecutive deltas of one choice as one."""
+    if len(deltas) == 1:
+        return deltas[0]
+    return Delta(
+        choice_index=deltas[0].choice_index,
+        text="".join(delta.text for delta in deltas),
+        reasoning="".join(delta.reasoning for delta in deltas),
+        token_ids=tuple(token for delta in deltas for token in delta.token_ids),
+        logprobs=tuple(entry for delta in deltas for entry in delta.logprobs),
+        tool_calls=tuple(call for delta in deltas for call in delta.tool_calls),
+        finish_reason=deltas[-1].finish_reason,
+        error=deltas[-1].error,
+    )
+
+
 class RequestRecord:
     """The output log of one request and its subscribers.
 
@@ -119,7 +135,7 @@ class RequestRecord:
     def subscribe(
         self, wake: Callable[[], None], *, max_unread_deltas: int = DEFAULT_MAX_UNREAD_DELTAS
     ) -> Subscription:
-        """Read from the start of the log. ``wake`` is called from the pump's thread when there is more, and is quick."""
+        """Read from the start of the log. ``wake`` is called from the pump's thread when there is more and is quick."""
         with self._lock:
             subscription = Subscription(self, wake, max_unread_deltas)
             self._subscriptions.append(subscription)
@@ -140,28 +156,30 @@ class RequestRecord:
             fresh = self._log[position:]
             end = len(self._log)
             finished = self.finished
-        by_choice: dict[int, list[Delta]] = {}
-        for delta in fresh:
-            by_choice.setdefault(delta.choice_index, []).append(delta)
-        # A choice that ended goes after those that go on, so the request's last event is a final one.
-        order = sorted(by_choice, key=lambda index: by_choice[index][-1].finish_reason is not None)
-        events = [self._merge(index, by_choice[index]) for index in order]
+        if len(fresh) == 1:  # a reader that keeps up, which is nearly every one
+            events = [self._event(fresh[0])]
+        else:
+            by_choice: dict[int, list[Delta]] = {}
+            for delta in fresh:
+                by_choice.setdefault(delta.choice_index, []).append(delta)
+            # A choice that ended goes after those that go on, so the request's last event is a final one.
+            order = sorted(by_choice, key=lambda index: by_choice[index][-1].finish_reason is not None)
+            events = [self._event(join_deltas(by_choice[index])) for index in order]
         if finished and events:
             events[-1] = msgspec.structs.replace(events[-1], usage=self.usage, timings=self.timings)
         return events, end
 
-    def _merge(self, index: int, deltas: list[Delta]) -> TokenEvent:
-        tool_calls = [call for delta in deltas for call in delta.tool_calls]
+    def _event(self, delta: Delta) -> TokenEvent:
         return TokenEvent(
-            request_id=self.request_id,
-            choice_index=index,
-            text="".join(delta.text for delta in deltas),
-            reasoning_content="".join(delta.reasoning for delta in deltas),
-            token_ids=tuple(token for delta in deltas for token in delta.token_ids),
-            logprobs=tuple(entry for delta in deltas for entry in delta.logprobs),
-            finish_reason=deltas[-1].finish_reason,
-            error=deltas[-1].error,
-            metadata={"tool_calls": tool_calls} if tool_calls else {},
+            request_id=self.request.request_id,
+            choice_index=delta.choice_index,
+            text=delta.text,
+            reasoning_content=delta.reasoning,
+            token_ids=delta.token_ids,
+            logprobs=delta.logprobs,
+            finish_reason=delta.finish_reason,
+            error=delta.error,
+            metadata={"tool_calls": list(delta.tool_calls)} if delta.tool_calls else {},
         )
 
     def result(self) -> GenerationResult:
