@@ -103,11 +103,16 @@ def main() -> None:
                 results.append(asyncio.run(_pipeline(args, options.streams, options.steps)))
             args = _args(model, options.streams, options.steps, options.steps_per_s, "thread")
             alone.append(_engine_alone(args, model, options.streams, options.steps))
-    print(f"{options.streams} streams, {options.steps} steps each, paced at {options.steps_per_s:g} steps/s, median [min, max]")
+    print(
+        f"{options.streams} streams, {options.steps} steps each, paced at {options.steps_per_s:g} steps/s, "
+        "median [min, max]"
+    )
     for placement, results in runs.items():
         for name in results[0]:
             values = [result[name] for result in results]
-            print(f"  {placement:6}  {name:18} {statistics.median(values):8.2f}  [{min(values):.2f}, {max(values):.2f}]")
+            print(
+                f"  {placement:6}  {name:18} {statistics.median(values):8.2f}  [{min(values):.2f}, {max(values):.2f}]"
+            )
     print(f"  echo    its own us per token {statistics.median(alone):6.2f}  [{min(alone):.2f}, {max(alone):.2f}]")
 
 

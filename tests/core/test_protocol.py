@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -35,7 +36,9 @@ class TestMessages:
     def test_content_in_every_shape_becomes_text(self) -> None:
         assert flatten_content(None, "m") == ""
         assert flatten_content("a", "m") == "a"
-        assert flatten_content([{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}, "c"], "m") == "a\nb\nc"
+        assert (
+            flatten_content([{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}, "c"], "m") == "a\nb\nc"
+        )
         assert flatten_content([{"type": "refusal", "refusal": "no"}], "m") == "no"
 
     def test_parts_that_are_not_text_are_refused_by_place(self) -> None:
@@ -198,12 +201,18 @@ FIELDS = st.sampled_from(
 )  # fmt: skip
 
 
+def _status(call: Callable[[], object]) -> int:
+    try:
+        call()
+    except PocketLLMError as error:
+        return error.status
+    return 200
+
+
 @given(st.dictionaries(FIELDS, JSON, max_size=6), st.sampled_from([None, FULL, BARE]))
 def test_any_body_gives_a_request_or_an_error_with_a_status_below_500(
     body: dict[str, Any], capabilities: Capabilities | None
 ) -> None:
     for build in (chat_request, completion_request):
-        try:
-            build({"messages": USER, "prompt": "x", **body}, capabilities)
-        except PocketLLMError as error:
-            assert 400 <= error.status < 500
+        status = _status(lambda build=build: build({"messages": USER, "prompt": "x", **body}, capabilities))
+        assert 200 <= status < 500

@@ -51,7 +51,8 @@ def test_a_step_batch_of_64_tokens_is_small() -> None:
         ("max_tokens", 0), ("max_tokens", 1.5), ("max_tokens", True), ("temperature", -0.1), ("temperature", math.nan),
         ("temperature", math.inf), ("temperature", "1"), ("top_p", 0), ("top_p", 1.01), ("top_p", math.nan),
         ("top_k", 0), ("top_k", -1), ("min_p", -0.1), ("min_p", 1.1), ("seed", 1.5), ("seed", 2**64),
-        ("repetition_penalty", 0), ("repetition_penalty", -1), ("frequency_penalty", 2.1), ("presence_penalty", -2.1),
+        ("repetition_penalty", 0), ("repetition_penalty", 5e-324),
+        ("repetition_penalty", 101), ("frequency_penalty", 2.1), ("presence_penalty", -2.1),
         ("logit_bias", {"x": 1}), ("logit_bias", {1: math.nan}), ("logit_bias", {1: 101}), ("logit_bias", {-1: 1}),
         ("logit_bias", 5), ("min_tokens", -1), ("ignore_eos", 1), ("stop", 5), ("stop", ["a", 5]), ("stop", ""),
         ("stop", ["a", ""]), ("stop_token_ids", [-1]), ("stop_token_ids", "ab"), ("stop_token_ids", [True]), ("n", 0),
@@ -103,7 +104,9 @@ def test_usage_and_health_as_dict() -> None:
 
 
 def test_capabilities_answer_by_feature_name() -> None:
-    capabilities = Capabilities(name="x", max_model_len=1, supports_logprobs=True, supports_speculative_decoding=("mtp",))
+    capabilities = Capabilities(
+        name="x", max_model_len=1, supports_logprobs=True, supports_speculative_decoding=("mtp",)
+    )
     assert capabilities.supports("logprobs")
     assert capabilities.supports("supports_logprobs")
     assert capabilities.supports("speculative_decoding")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from pocketllm.checkpoint import Checkpoint
 from pocketllm.engine.call import GenerateCall
@@ -193,7 +193,7 @@ class Slot:
             time.sleep(0.005)
         self.drain()
 
-    def __enter__(self) -> Slot:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

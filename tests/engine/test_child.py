@@ -19,7 +19,7 @@ from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import ConfigurationError, EngineError
 from pocketllm.llm import LLM
 from pocketllm.sampling_params import SamplingParams
-from pocketllm.types import TokenEvent
+from pocketllm.types import GenerationRequest, TokenEvent
 
 QUICK = HostLimits(restart_delay_s=0.01, heartbeat_s=0.2, hang_timeout_s=1.0)
 SLOW_SCRIPT = "word " * 400
@@ -130,6 +130,13 @@ def test_cancel_and_stats_cross_the_pipe(slow: LLM) -> None:
     _wait(lambda: slow.metrics().num_running == 0)
 
 
+def test_a_request_that_no_frame_can_carry_is_refused_and_leaves_nothing(slow: LLM) -> None:
+    request = GenerationRequest(prompt="x", metadata={"chat_template_kwargs": {"huge": 2**70}})
+    with pytest.raises(ConfigurationError, match="64 bits"):
+        slow.host.submit(request)
+    assert slow.host.num_active == 0
+
+
 def test_close_ends_streams_and_leaves_no_process(toy_path: Path) -> None:
     llm = LLM(_args(toy_path, script=SLOW_SCRIPT, delay_s=0.02))
     stream = llm.generate_stream("x")
@@ -173,7 +180,5 @@ def test_the_environment_of_the_child_sees_the_same_plugins(toy_path: Path) -> N
         assert json.dumps(names).count('"echo"') == 1
 
 
-def _request(tokens: list[int] | None = None) -> object:
-    from pocketllm.types import GenerationRequest
-
+def _request(tokens: list[int] | None = None) -> GenerationRequest:
     return GenerationRequest(prompt_tokens=tuple(tokens or [5]))

@@ -37,6 +37,7 @@ class Scripted(IteratorEngine):
         self.pause = threading.Event()
         self.pause.set()
         self.released = 0
+        self.step_fails = False
         self.closed: list[int] = []
         self.threads: set[int] = set()
         self._capabilities = Capabilities(name="scripted", max_model_len=64, max_batch_size=max_batch_size)
@@ -47,6 +48,8 @@ class Scripted(IteratorEngine):
 
     def before_step(self, num_active: int) -> None:
         assert self.pause.wait(10)
+        if self.step_fails:
+            raise ZeroDivisionError("the author's mistake")
 
     def release(self) -> None:
         self.released += 1
@@ -288,7 +291,7 @@ def test_close_does_not_wait_for_a_stuck_iterator(opened: Opened) -> None:
 
 def test_an_error_of_the_step_itself_breaks_the_engine(opened: Opened) -> None:
     engine, reader = opened(forever)
-    engine.before_step = lambda num_active: 1 // 0  # type: ignore[method-assign]  # the author's mistake
+    engine.step_fails = True
     handles = submit(engine, make_request(num_choices=2))
     for handle in handles:
         finish = reader.wait_finish(handle)

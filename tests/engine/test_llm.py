@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -98,7 +99,9 @@ class TestChat:
             {"id": "1", "function": {"name": "f", "arguments": '{"a": 1}'}}]},
             {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "ok"}]}]  # fmt: skip
         before = copy.deepcopy((messages, tools))
-        results = llm.chat(messages, SamplingParams(max_tokens=5), tools=tools, tool_choice="auto", reasoning_effort="low")
+        results = llm.chat(
+            messages, SamplingParams(max_tokens=5), tools=tools, tool_choice="auto", reasoning_effort="low"
+        )
         assert len(results) == 1
         assert (messages, tools) == before
 
@@ -209,8 +212,7 @@ class TestAsync:
 
             for call in (read, lambda: llm.generate("x")):
                 task = asyncio.create_task(call())
-                while llm.host.num_active == 0:
-                    await asyncio.sleep(0.01)
+                await asyncio.to_thread(_wait_active, llm)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
@@ -280,3 +282,8 @@ class TestAsync:
         asyncio.run(both())
         with pytest.raises(ConfigurationError, match="another event loop"):
             asyncio.run(use())
+
+
+def _wait_active(llm: AsyncLLM) -> None:
+    while llm.host.num_active == 0:
+        time.sleep(0.005)

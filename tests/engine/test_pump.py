@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import msgspec
@@ -27,7 +28,7 @@ def _run(slot: Slot, ids: list[int], cuts: list[int], stop: tuple[str, ...], dra
     reader = slot.submit_request(GenerationRequest(prompt="x", sampling_params=params))
     edges = sorted({0, len(ids), *(cut % (len(ids) + 1) for cut in cuts)})
     streamed = []
-    for begin, end in zip(edges, edges[1:], strict=False):
+    for begin, end in itertools.pairwise(edges):
         rows = ids[begin:end]
         slot.engine.events.post(
             StepBatch(
@@ -52,9 +53,7 @@ def _run(slot: Slot, ids: list[int], cuts: list[int], stop: tuple[str, ...], dra
 
 @settings(max_examples=80, deadline=None)
 @given(text=TEXTS, cuts=st.lists(st.integers(0, 200), max_size=8), stop=st.sampled_from([(), ("b",), ("é你", "\n\n")]))
-def test_any_cut_gives_the_same_answer(
-    shared_slot: Slot, text: str, cuts: list[int], stop: tuple[str, ...]
-) -> None:
+def test_any_cut_gives_the_same_answer(shared_slot: Slot, text: str, cuts: list[int], stop: tuple[str, ...]) -> None:
     ids = shared_slot.ids(text)
     whole, _ = _run(shared_slot, ids, [], stop, drain_each=False)
     for drain_each in (False, True):

@@ -63,7 +63,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             _real("min_p", self.min_p, 0.0, 1.0)
         if self.seed is not None:
             _whole("seed", self.seed, -(2**63), 2**64 - 1)
-        _real("repetition_penalty", self.repetition_penalty, 0.0, None, open_low=True)
+        # Logits are divided or multiplied by it: beyond these bounds they overflow.
+        _real("repetition_penalty", self.repetition_penalty, 0.01, 100.0)
         _real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         _real("presence_penalty", self.presence_penalty, -2.0, 2.0)
         _whole("min_tokens", self.min_tokens, 0, None)

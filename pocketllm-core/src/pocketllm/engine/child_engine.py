@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pocketllm.engine import frames
 from pocketllm.engine.call import GenerateCall
-from pocketllm.errors import BackendUnavailableError, EngineError
+from pocketllm.errors import BackendUnavailableError, ConfigurationError, EngineError
 from pocketllm.hookspecs import LoadReport, hookimpl
 from pocketllm.types import Capabilities, Command, EngineStats, StepBatch
 
@@ -55,6 +55,7 @@ class ChildEngine:
         aborted: Callable[[], bool] = lambda: False,
     ) -> None:
         self._hang_timeout_s = hang_timeout_s
+        self._commands_fd = self._events_fd = self._lifeline_fd = -1
         self._commands: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._reader = frames.FrameReader()
         self._stats = EngineStats()
@@ -86,7 +87,15 @@ class ChildEngine:
     def pocketllm_generate(self, call: GenerateCall) -> bool:
         if self._death is not None:
             raise BackendUnavailableError(self._death)
-        self._send(frames.Generate(call.request))
+        try:
+            data = frames.encode(frames.Generate(call.request))
+        except (OverflowError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"The request cannot be sent to the engine's process: {error}. Its metadata must be plain data with "
+                "integers of at most 64 bits.",
+                param="metadata",
+            ) from error
+        self._commands.put(data)
         return True
 
     @hookimpl

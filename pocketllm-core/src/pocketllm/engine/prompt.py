@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pocketllm.errors import ConfigurationError, ContextLengthError
+from pocketllm.errors import ConfigurationError, ContextLengthError, PocketLLMError
 from pocketllm.text.reasoning import END_TAG, START_TAG, ReasoningMode, detect_mode
 from pocketllm.types import Capabilities, Choice, Constraint, GenerationRequest
 
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint
     from pocketllm.text.chat_template import ChatTemplate
+
+logger = logging.getLogger("pocketllm.engine")
 
 # Handles are unique in the process, across slots and epochs, so that a late event can never reach a stranger.
 _handles = itertools.count(1)
@@ -40,6 +43,7 @@ class PromptBuilder:
         self.reasoning_tag_ids = tuple(tag for tag in tags if tag is not None)
         """Some vocabularies mark the reasoning tags as control tokens; they must reach the text all the same."""
         self._templates: dict[bool, ChatTemplate | None] = {}
+        self._warm()
 
     def prepare(self, request: GenerationRequest, capabilities: Capabilities) -> Prepared:
         """Render, tokenize, check that it fits, and fill in budget, choices, seeds and stop ids.
@@ -86,6 +90,15 @@ class PromptBuilder:
             constraint=request.constraint or _constraint(params.response_format),
         )
         return Prepared(prepared, mode)
+
+    def _warm(self) -> None:
+        """Compile the template and run the tokenizer once, here on the loader's thread and not in the first request."""
+        request = GenerationRequest(prompt="", metadata={"messages": [{"role": "user", "content": "warm"}]})
+        try:
+            self.tokenizer.encode(self.render(request)[0])
+        except PocketLLMError as error:
+            # Some templates refuse such a conversation; a request that they refuse gets the same message.
+            logger.debug("the chat template does not render a plain question: %s", error)
 
     def _tokens(self, request: GenerationRequest) -> tuple[list[int], ReasoningMode]:
         if request.prompt_tokens:

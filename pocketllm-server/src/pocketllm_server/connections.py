@@ -1,0 +1,71 @@
+"""Hypercorn's protocols on the connections of one listener, with a hold on each connection.
+
+Hypercorn's own ``serve`` keeps its connections to itself and, at the end, waits for clients that have stopped reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.asyncio.tcp_server import TCPServer
+from hypercorn.asyncio.worker_context import WorkerContext
+from hypercorn.config import Config
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+ABORT = "pocketllm.abort"
+"""Key of a connection scope: a function that drops the connection and what is still unsent. HTTP/1 only, where a
+connection carries one request at a time."""
+
+_ABORTED_S = 1.0
+
+
+class Connections:
+    """Used on the event loop alone."""
+
+    def __init__(self, app: ASGIApp, config: Config) -> None:
+        self._app = app
+        self._config = config
+        self._context = WorkerContext(None)
+        self._open: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}
+        self._server: asyncio.Server | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    async def listen(self, listener: socket.socket) -> None:
+        """Accept from now on; the listener is ours."""
+        self._server = await asyncio.start_server(self._serve, sock=listener, backlog=self._config.backlog)
+
+    async def close(self, grace_s: float) -> None:
+        """Accept no more, end idle connections, let answers under way end for ``grace_s``, and drop what is left."""
+        if self._server is not None:
+            self._server.close()
+        await self._context.terminated.set()
+        if self._open:
+            await asyncio.wait(self._open, timeout=grace_s)
+        for writer in self._open.values():
+            writer.transport.abort()
+        if self._open:
+            await asyncio.wait(self._open, timeout=_ABORTED_S)
+        for task in self._open:
+            task.cancel()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[task] = writer
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http" and scope["http_version"].startswith("1"):
+                scope[ABORT] = writer.transport.abort
+            await self._app(scope, receive, send)
+
+        loop = asyncio.get_running_loop()
+        wrapped = ASGIWrapper(app)  # type: ignore[arg-type]  # it has its own copy of the ASGI types
+        try:
+            await TCPServer(wrapped, loop, self._config, self._context, {}, reader, writer)
+        finally:
+            del self._open[task]

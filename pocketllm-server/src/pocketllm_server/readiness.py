@@ -1,0 +1,93 @@
+"""Ready means that the engine, as it is now, has run a forward pass: what ``/ready`` answers and why."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+
+from pocketllm.errors import PocketLLMError
+from pocketllm.sampling_params import SamplingParams
+from pocketllm.types import Capabilities, GenerationRequest, HealthStatus
+from pocketllm_server.served_model import ServedModel
+
+logger = logging.getLogger(__name__)
+
+_CHECK_EVERY_S = 0.1
+_RETRY_AFTER_S = 1.0
+_WARM_UP_DEADLINE_S = 300.0
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """``reason`` is a word for machines: ready, warming_up, warm_up_failed, draining, or the slot's state."""
+
+    ready: bool
+    reason: str
+    message: str
+
+
+class Readiness:
+    """Runs a one-token request on every engine that becomes ready, a restarted one included."""
+
+    def __init__(self, model: ServedModel) -> None:
+        self._model = model
+        self._verified_epoch: object = None
+        self._failure: str | None = None
+        self.draining = False
+
+    def verdict(self) -> Verdict:
+        """The answer of this moment; cheap."""
+        if self.draining:
+            return Verdict(False, "draining", "The server is shutting down and takes no new requests.")
+        health = self._model.health()
+        if not health.ready:
+            return Verdict(False, health.status, health.message or f"The engine is {health.status}.")
+        if self._verified_epoch == _epoch(health):
+            return Verdict(True, "ready", health.message or "The engine answers.")
+        if self._failure is not None:
+            return Verdict(False, "warm_up_failed", self._failure)
+        return Verdict(False, "warming_up", "The engine is loaded and runs its first forward pass.")
+
+    async def watch(self) -> None:
+        """Runs for the server's life; verifies each new engine once."""
+        while True:
+            health = self._model.health()
+            pause_s = _CHECK_EVERY_S
+            if not health.ready:
+                self._verified_epoch = self._failure = None
+            elif self._verified_epoch != _epoch(health):
+                try:
+                    await self._warm_up()
+                except PocketLLMError as error:
+                    self._failure = f"The first forward pass failed: {error.message}"
+                    logger.warning("%s", self._failure)
+                    pause_s = _RETRY_AFTER_S
+                else:
+                    self._verified_epoch, self._failure = _epoch(health), None
+            await asyncio.sleep(pause_s)
+
+    async def _warm_up(self) -> None:
+        stream = await self._model.submit(warm_up_request(self._model.capabilities))
+        try:
+            await stream.result()
+        finally:
+            await stream.aclose()
+
+
+def warm_up_request(capabilities: Capabilities) -> GenerationRequest:
+    """One token from one token, with the sampling that the engine has in force where it fixes it."""
+    params = SamplingParams(max_tokens=1)
+    if not capabilities.per_request_sampling:
+        params = SamplingParams(max_tokens=1, temperature=capabilities.temperature)
+    return GenerationRequest(
+        prompt_tokens=(1 if capabilities.vocab_size > 1 else 0,),
+        sampling_params=params,
+        deadline_s=_WARM_UP_DEADLINE_S,
+        metadata={"warm_up": True},
+    )
+
+
+def _epoch(health: HealthStatus) -> object:
+    # Every opening of an engine has its own number; a model without one is opened once.
+    return health.details.get("epoch", 0)

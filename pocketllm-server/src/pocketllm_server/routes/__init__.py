@@ -1,0 +1,1 @@
+"""One file per family of routes; each endpoint is an ASGI application of its own."""

@@ -1,0 +1,59 @@
+"""What the server needs of a model; :class:`pocketllm.AsyncLLM` is one, and tests bring a scripted one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from pocketllm.types import (
+    CancelReason,
+    Capabilities,
+    EngineStats,
+    GenerationRequest,
+    GenerationResult,
+    HealthStatus,
+    TokenEvent,
+)
+
+
+class EventStream(Protocol):
+    """One accepted request, read once: by iteration or by :meth:`result`."""
+
+    @property
+    def request_id(self) -> str: ...
+
+    @property
+    def num_prompt_tokens(self) -> int: ...
+
+    def __aiter__(self) -> AsyncIterator[TokenEvent]:
+        """Merged deltas; the last event of a choice carries its finish reason, the very last one usage."""
+
+    async def result(self) -> GenerationResult: ...
+
+    async def aclose(self) -> None:
+        """Stop reading; the last reader gone cancels the request. Idempotent."""
+
+
+class ServedModel(Protocol):
+    """Methods are called on the event loop; those that are not coroutines return at once."""
+
+    async def start(self) -> None:
+        """Begin to load in the background."""
+
+    async def ready(self) -> None:
+        """Wait until the first load has ended; raises its PocketLLMError."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Raises BackendUnavailableError while no engine is ready. Read from any thread."""
+
+    def health(self) -> HealthStatus: ...
+
+    async def submit(self, request: GenerationRequest) -> EventStream:
+        """Accept a request or raise the PocketLLMError that says why not."""
+
+    def cancel(self, request_id: str, reason: CancelReason = ...) -> bool: ...
+
+    def stats(self) -> EngineStats: ...
+
+    async def close(self, deadline_s: float = ...) -> None: ...

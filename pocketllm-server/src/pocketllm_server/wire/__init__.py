@@ -1,0 +1,1 @@
+"""Request and response bodies: hand-written Structs, decoding, encoding. JSON stays in this package."""

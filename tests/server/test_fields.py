@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import inspect
+
+import msgspec
+import pytest
+from openai.resources.chat.completions import Completions as ChatResource
+from openai.resources.completions import Completions as CompletionsResource
+
+from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
+from pocketllm.fields import BOTH, CHAT, COMPLETIONS, FIELDS, check_fields, rows, shown, supported_fields
+from pocketllm.types import Capabilities
+from pocketllm_server.wire.request_bodies import ChatBody, CompletionBody
+from tests.server.fake_llm import EVERYTHING, GUIDE
+
+SHAPES = {CHAT: ChatBody, COMPLETIONS: CompletionBody}
+CLIENTS = {CHAT: ChatResource, COMPLETIONS: CompletionsResource}
+# Arguments of the client's method that are no fields of the body.
+CLIENT_ONLY = {"self", "extra_headers", "extra_query", "extra_body", "timeout"}
+
+
+@pytest.mark.parametrize("endpoint", BOTH)
+def test_every_field_the_openai_client_can_send_has_a_row(endpoint: str) -> None:
+    parameters = set(inspect.signature(CLIENTS[endpoint].create).parameters) - CLIENT_ONLY
+    assert parameters - set(rows(endpoint)) == set()
+
+
+@pytest.mark.parametrize("endpoint", BOTH)
+def test_rows_and_wire_fields_are_the_same(endpoint: str) -> None:
+    assert {field.name for field in msgspec.structs.fields(SHAPES[endpoint])} == set(rows(endpoint))
+
+
+def test_a_field_has_one_row_per_endpoint() -> None:
+    for endpoint in BOTH:
+        names = [row.name for row in FIELDS if endpoint in row.endpoints]
+        assert len(names) == len(set(names))
+
+
+def test_rows_are_complete() -> None:
+    for row in FIELDS:
+        assert row.doc.endswith("."), row.name
+        assert bool(row.needs) == bool(row.instead) == bool(row.remedy), row.name
+        assert not (row.inert and row.needs), row.name
+
+
+def test_needs_are_capabilities_or_declared_nowhere() -> None:
+    for row in FIELDS:
+        assert not row.needs or row.needs in Capabilities.__struct_fields__ or row.needs == "nothing declares this"
+
+
+@pytest.mark.parametrize("endpoint", BOTH)
+def test_neutral_values_pass_the_wire_and_the_table(endpoint: str) -> None:
+    types = {field.name: field.type for field in msgspec.structs.fields(SHAPES[endpoint])}
+    for name, row in rows(endpoint).items():
+        for value in row.neutral:
+            msgspec.convert(value, types[name])
+            check_fields({name: value}, endpoint, GUIDE)
+
+
+def test_supported_fields_follow_the_capabilities() -> None:
+    everything, guide = supported_fields(CHAT, EVERYTHING), supported_fields(CHAT, GUIDE)
+    assert set(everything) - set(guide) == {
+        "response_format", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "min_p",
+        "min_tokens", "ignore_eos", "stop_token_ids",
+    }  # fmt: skip
+    assert "model" not in everything
+    assert "tool_choice" not in everything
+
+
+def test_token_ids_outside_the_vocabulary_are_refused() -> None:
+    for body, param in (
+        ({"prompt": [1000]}, "prompt"),
+        ({"prompt": [[1], [2, -1]]}, "prompt"),
+        ({"logit_bias": {"1000": 1.0}}, "logit_bias"),
+        ({"stop_token_ids": [1000]}, "stop_token_ids"),
+    ):
+        with pytest.raises(ConfigurationError, match="0 to 999") as caught:
+            check_fields(body, COMPLETIONS, EVERYTHING)
+        assert caught.value.param == param
+    check_fields({"prompt": [0, 999], "logit_bias": {"999": 1.0}}, COMPLETIONS, EVERYTHING)
+
+
+def test_refusals_show_a_value_of_any_size() -> None:
+    with pytest.raises(UnsupportedFeatureError) as caught:
+        check_fields({"suffix": "é" * 1_000_000}, COMPLETIONS, EVERYTHING)
+    assert len(caught.value.message) < 400
+    assert shown({"a": [1, "é"]}) == '{"a": [1, "é"]}'

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from pocketllm import EngineArgs
+from pocketllm.async_llm import AsyncLLM
+from pocketllm_server.app import create_app
+from tests.fuzz.http_requests import fuzz, scripted_apps
+from tests.server.http_app import running, until
+
+
+@pytest.mark.parametrize("number", range(3), ids=["everything", "guide", "engine-wide"])
+async def test_malformed_requests_never_fail_the_server(number: int) -> None:
+    app = scripted_apps()[number]
+    async with running(app):
+        await until(lambda: app.service.readiness.verdict().ready)
+        assert await fuzz(app, random.Random(number), max_requests=1500) == 1500
+        assert len(app.service.active) == 0
+
+
+async def test_malformed_requests_through_the_real_pipeline(smollm2_path: Path) -> None:
+    model = AsyncLLM(EngineArgs(model=str(smollm2_path), backend="echo", placement="thread"))
+    app = create_app(model)
+    async with running(app):
+        await until(lambda: app.service.readiness.verdict().ready, 60)
+        assert await fuzz(app, random.Random(9), max_requests=1500) == 1500
+        await until(lambda: model.stats().num_running + model.stats().num_waiting == 0)
+        assert len(app.service.active) == 0
