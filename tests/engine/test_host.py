@@ -20,6 +20,7 @@ from pocketllm.errors import (
     EngineError,
     QueueFullError,
     RequestCancelledError,
+    SlowReaderError,
     UnsupportedFeatureError,
 )
 from pocketllm.protocol import prompt_requests
@@ -194,6 +195,8 @@ def test_a_reader_that_never_reads_is_cut(slot: Slot) -> None:
         slot.engine.post(record.request.choices[0].handle, *slot.ids("a"))
         slot.drain()
     assert stalled.cut
+    with pytest.raises(SlowReaderError, match="3 events behind"):
+        _ = stalled.at_end
     assert record.cancel_reason is CancelReason.DISCONNECTED
 
 

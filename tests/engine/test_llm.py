@@ -159,6 +159,13 @@ class TestThreads:
                 break
             assert llm.host.wait_idle(5)
 
+    def test_a_reader_that_left_is_at_its_end(self, toy_path: Path) -> None:
+        with LLM(_args(toy_path, backend_options=SLOW)) as llm:
+            stream = llm.generate_stream("x")
+            next(stream)
+            stream.close()  # type: ignore[attr-defined]  # readers can be closed like generators
+            assert list(stream) == []
+
     def test_after_close_everything_says_so(self, toy_path: Path) -> None:
         llm = LLM(_args(toy_path))
         llm.close()

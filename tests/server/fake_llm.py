@@ -46,7 +46,8 @@ EVERYTHING = Capabilities(
     supports_stop_token_ids=True,
     per_request_sampling=True,
     per_request_top_k=True,
-    details={"features": ["streamed_usage", "streamed_logprobs"]},
+    supports_streamed_usage=True,
+    supports_streamed_logprobs=True,
 )
 GUIDE = Capabilities(
     name="fake",

@@ -9,6 +9,7 @@ import sys
 
 from pocketllm.errors import CheckpointError, ConfigurationError
 from pocketllm.text.chat_template import ChatTemplate
+from tests.fuzz.headers import peak_bytes
 
 _DOUBLE_TEXT = (
     "{% set ns = namespace(x='xxxxxxxx') %}{% for i in range(60) %}{% set ns.x = STEP %}{% endfor %}{{ ns.x }}"
@@ -100,8 +101,7 @@ def main() -> None:
             outcomes[name] = f"refused: {error}" if error.param == "messages" else f"wrong param: {error}"
         if "MemoryError" in outcomes[name]:
             outcomes[name] = "ran out of memory"
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    json.dump({"outcomes": outcomes, "peak_bytes": peak_bytes}, sys.stdout)
+    json.dump({"outcomes": outcomes, "peak_bytes": peak_bytes()}, sys.stdout)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any, Self
 from pocketllm.engine.host import EngineHost, HostLimits, SlotState
 from pocketllm.engine.record import RequestRecord
 from pocketllm.engine_args import EngineArgs
-from pocketllm.errors import BackendUnavailableError, ConfigurationError, QueueFullError
+from pocketllm.errors import ConfigurationError, QueueFullError
 from pocketllm.llm import engine_args
 from pocketllm.protocol import Prompt, chat_call, prompt_requests
 from pocketllm.registry import Registry
@@ -279,6 +279,7 @@ class AsyncStream(AsyncIterator[TokenEvent]):
         self.record = record
         self._loop = asyncio.get_running_loop()
         self._event = asyncio.Event()
+        self._event.set()  # the log may hold something already
         self._subscription = record.subscribe(self._on_output)
         self._ready: list[TokenEvent] = []
 
@@ -301,20 +302,19 @@ class AsyncStream(AsyncIterator[TokenEvent]):
             self._loop.call_soon_threadsafe(self._event.set)
 
     async def next_events(self) -> list[TokenEvent]:
-        """All that arrived since the last call, at least one event; [] at the end."""
-        while True:
+        """All that arrived since the last call, at least one event; [] at the end.
+
+        Raises:
+            SlowReaderError: this reader fell too far behind and was cut.
+        """
+        while not self._subscription.at_end:
+            await self._event.wait()
             self._event.clear()
             events = self._subscription.take()
             if events:
                 return events
-            if self._subscription.at_end:
-                self._subscription.close()
-                return []
-            if self._subscription.cut:
-                raise BackendUnavailableError(
-                    f"Request {self.request_id} was cut: its reader fell too far behind. Read faster, or do not stream."
-                )
-            await self._event.wait()
+        self._subscription.close()
+        return []
 
     async def __anext__(self) -> TokenEvent:
         if not self._ready:
@@ -330,9 +330,8 @@ class AsyncStream(AsyncIterator[TokenEvent]):
             RequestCancelledError, DeadlineExceededError, EngineError, PluginError: there is no answer.
         """
         while not self.record.finished:
+            await self._event.wait()
             self._event.clear()
-            if not self.record.finished:
-                await self._event.wait()
         self._subscription.close()
         return self.record.result()
 

@@ -99,6 +99,12 @@ class RequestCancelledError(PocketLLMError):
     code = "request_cancelled"
 
 
+class SlowReaderError(RequestCancelledError):
+    """A reader of a stream fell too far behind and was cut."""
+
+    code = "slow_reader"
+
+
 class DeadlineExceededError(PocketLLMError):
     """The request's deadline passed before any choice was complete."""
 

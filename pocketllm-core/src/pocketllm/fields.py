@@ -23,19 +23,14 @@ BOTH = (CHAT, COMPLETIONS)
 NEVER = "nothing declares this"
 """A ``needs`` that no engine and no server declares yet: every value that is not neutral is refused."""
 
-# What the server itself does beyond the guide. An engine opts in by listing the name in ``details["features"]``, so
-# that one written to the guide's exact contract is served to exactly that contract.
-STREAMED_USAGE = "streamed_usage"
-STREAMED_LOGPROBS = "streamed_logprobs"
-
 MAX_SHOWN_CHARS = 80
 
 
 class FieldRow(msgspec.Struct, frozen=True, kw_only=True):
     """Policy of one field.
 
-    ``needs`` is the capability (a field of :class:`Capabilities` or a name in its ``details["features"]``) without
-    which a value outside ``neutral`` is refused; empty: acted on by core or the server, whatever the engine.
+    ``needs`` is the capability (a field of :class:`Capabilities`) without which a value outside ``neutral`` is refused;
+    empty: acted on by core or the server, whatever the engine.
     ``instead`` says what happens without it, ``remedy`` what to send. ``inert`` fields cannot change the output.
     """
 
@@ -325,11 +320,6 @@ def rows(endpoint: str) -> Mapping[str, FieldRow]:
     return _BY_ENDPOINT[endpoint]
 
 
-def declares(capabilities: Capabilities, feature: str) -> bool:
-    """True when the engine declares ``feature`` as a capability or in ``details["features"]``."""
-    return capabilities.supports(feature) or feature in capabilities.details.get("features", ())
-
-
 def check_fields(body: Mapping[str, Any], endpoint: str, capabilities: Capabilities) -> None:
     """Refuse the first field of a decoded request whose value would change the output and is not acted upon.
 
@@ -342,7 +332,7 @@ def check_fields(body: Mapping[str, Any], endpoint: str, capabilities: Capabilit
     table = _BY_ENDPOINT[endpoint]
     for name, value in body.items():
         row = table.get(name)
-        if row is None or not row.needs or declares(capabilities, row.needs):
+        if row is None or not row.needs or capabilities.supports(row.needs):
             continue
         # 0 == False in Python, but false is no neutral penalty: the wire types have refused it by now.
         if not any(value == neutral for neutral in row.neutral):
@@ -350,7 +340,7 @@ def check_fields(body: Mapping[str, Any], endpoint: str, capabilities: Capabilit
     _check_logprobs(body, endpoint, capabilities)
     options = body.get("stream_options")
     wants_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
-    if wants_usage and body.get("stream") and not declares(capabilities, STREAMED_USAGE):
+    if wants_usage and body.get("stream") and not capabilities.supports_streamed_usage:
         raise unsupported(
             "stream_options.include_usage",
             True,
@@ -363,7 +353,7 @@ def check_fields(body: Mapping[str, Any], endpoint: str, capabilities: Capabilit
 def _check_logprobs(body: Mapping[str, Any], endpoint: str, capabilities: Capabilities) -> None:
     value = body.get("logprobs")
     wanted = value is True if endpoint == CHAT else value is not None
-    if wanted and body.get("stream") and not declares(capabilities, STREAMED_LOGPROBS):
+    if wanted and body.get("stream") and not capabilities.supports_streamed_logprobs:
         raise unsupported(
             "logprobs",
             value,
@@ -413,7 +403,7 @@ def supported_fields(endpoint: str, capabilities: Capabilities) -> list[str]:
     return [
         row.name
         for row in _BY_ENDPOINT[endpoint].values()
-        if not row.inert and (not row.needs or declares(capabilities, row.needs))
+        if not row.inert and (not row.needs or capabilities.supports(row.needs))
     ]
 
 

@@ -200,26 +200,24 @@ class _Reader(Iterator[TokenEvent]):
     def __init__(self, record: RequestRecord) -> None:
         self.record = record
         self._event = threading.Event()
+        self._event.set()  # the log may hold something already
         self._subscription: Subscription = record.subscribe(self._event.set)
         self._ready: list[TokenEvent] = []
 
     def __next__(self) -> TokenEvent:
         while not self._ready:
-            self._event.clear()
-            self._ready = self._subscription.take()
-            if self._ready:
-                break
             if self._subscription.at_end:
                 self.close()
                 raise StopIteration
             self._event.wait()
+            self._event.clear()
+            self._ready = self._subscription.take()
         return self._ready.pop(0)
 
     def result(self) -> GenerationResult:
         while not self.record.finished:
+            self._event.wait()
             self._event.clear()
-            if not self.record.finished:
-                self._event.wait()
         self.close()
         return self.record.result()
 

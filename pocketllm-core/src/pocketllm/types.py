@@ -206,6 +206,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     supports_embeddings: bool = False
     supports_logprobs: bool = False
     supports_prompt_logprobs: bool = False
+    supports_streamed_logprobs: bool = False
+    """log probabilities also travel with the chunks of a stream"""
+    supports_streamed_usage: bool = False
+    """a stream may end with the token counts"""
     supports_structured_outputs: bool = False
     supports_prefix_caching: bool = False
     supports_speculative_decoding: tuple[str, ...] = ()

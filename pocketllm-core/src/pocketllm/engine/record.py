@@ -9,7 +9,13 @@ from typing import Any
 
 import msgspec
 
-from pocketllm.errors import DeadlineExceededError, EngineError, PocketLLMError, RequestCancelledError
+from pocketllm.errors import (
+    DeadlineExceededError,
+    EngineError,
+    PocketLLMError,
+    RequestCancelledError,
+    SlowReaderError,
+)
 from pocketllm.types import (
     CancelReason,
     ChoiceResult,
@@ -258,8 +264,17 @@ class Subscription:
 
     @property
     def at_end(self) -> bool:
-        """True when the record is finished and everything was taken."""
-        return self.record.finished and self._position >= len(self.record._log)
+        """True when there will be no more: the record is finished and everything was taken, or this reader left.
+
+        Raises:
+            SlowReaderError: this reader was cut.
+        """
+        if self.cut:
+            raise SlowReaderError(
+                f"Request {self.record.request_id} was cut: its reader fell {self._max_unread_deltas} events behind. "
+                "Read faster, or ask for an answer that is not streamed."
+            )
+        return self._closed or (self.record.finished and self._position >= len(self.record._log))
 
     def close(self) -> None:
         """Leave; idempotent. The last one to leave an unfinished record cancels it."""
