@@ -199,3 +199,11 @@ class TestFromEnv:
     def test_reads_the_process_by_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("POCKETLLM_MODEL", "from the process")
         assert EngineArgs.from_env().model == "from the process"
+
+
+@pytest.mark.parametrize(
+    "fields, expected",
+    [({}, 16), ({"max_batch_size": 4}, 4), ({"enable_batching": False}, 1), ({"enable_batching": True}, 16)],
+)
+def test_the_batch_size_is_the_backends_unless_somebody_says_otherwise(fields: dict[str, Any], expected: int) -> None:
+    assert EngineArgs(model="x", **fields).batch_size(default=16) == expected

@@ -78,6 +78,13 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=T
         """The model as given: ``backend_options["checkpoint_dir"]`` when present, else ``model``."""
         return str(self.backend_options.get(CHECKPOINT_DIR_OPTION) or self.model)
 
+    def batch_size(self, default: int) -> int:
+        """Sequences to advance together: ``max_batch_size`` where it says more than one, 1 with batching off, else the
+        backend's ``default``. (1 is the field's default and so no wish of its own.)"""
+        if self.max_batch_size > 1:
+            return self.max_batch_size
+        return 1 if self.enable_batching is False else default
+
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> EngineArgs:
         """Arguments from environment variables (``pocketllm.engine_env``); an override that is not None wins.

@@ -48,6 +48,7 @@ class EchoEngine(IteratorEngine):
         fixed = {key: options[key] for key in ("temperature", "top_p", "top_k", "seed") if key in options}
         in_force = fixed if name == "engine-wide" else {}
         self._fixed = SamplingParams(**{key: value for key, value in in_force.items() if value or key != "top_k"})
+        batch_size = args.batch_size(default=64)
         self._capabilities = Capabilities(
             name="echo",
             models=(checkpoint.model_type,),
@@ -55,9 +56,9 @@ class EchoEngine(IteratorEngine):
             devices=("cpu",),
             max_model_len=args.max_model_len or int(str(checkpoint.config.get("max_position_embeddings", 2048))),
             vocab_size=self._tokenizer.vocab_size,
-            max_batch_size=args.max_batch_size,
+            max_batch_size=batch_size,
             eos_token_ids=eos_ids,
-            supports_batch=args.max_batch_size > 1,
+            supports_batch=batch_size > 1,
             batch_invariant=True,
             details={"eos_source": eos_source, "capability_set": name},
             **in_force,
