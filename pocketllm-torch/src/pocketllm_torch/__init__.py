@@ -1,0 +1,1 @@
+"""The PyTorch and Triton engine of PocketLLM."""

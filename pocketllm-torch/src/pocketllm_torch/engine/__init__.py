@@ -1,0 +1,1 @@
+"""The step loop: sequences, blocks, schedule, forward pass, sampling."""

@@ -1,0 +1,188 @@
+"""From arguments and a checkpoint to a running engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from pocketllm.backend_options import checked_options
+from pocketllm.errors import CheckpointError, ConfigurationError, UnsupportedFeatureError
+from pocketllm.types import Capabilities
+from pocketllm_torch.device import cache_budget_bytes, resolve_device
+from pocketllm_torch.engine.block_pool import BlockPool
+from pocketllm_torch.engine.loop import TorchEngine
+from pocketllm_torch.engine.runner import Runner
+from pocketllm_torch.engine.sampler import Sampler
+from pocketllm_torch.engine.scheduler import Scheduler
+from pocketllm_torch.layers.kv_cache import KVCache
+from pocketllm_torch.models.long_chunks import choose_long_chunks
+from pocketllm_torch.models.precision import Precision, choose_precision
+from pocketllm_torch.models.registry import Model, ModelConfig, find_family
+from pocketllm_torch.models.weights import WeightReader
+from pocketllm_torch.options import TorchOptions
+from pocketllm_torch.plugin import DEVICES, pocketllm_backend
+
+if TYPE_CHECKING:
+    from pocketllm.checkpoint import Checkpoint
+    from pocketllm.engine_args import EngineArgs
+    from pocketllm.hookspecs import LoadReport
+
+_DEFAULT_CHUNK_TOKENS = {"cpu": 512, "cuda": 2048}
+_DEFAULT_BATCH_SIZE = {"cpu": 16, "cuda": 64}
+
+
+def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) -> TorchEngine:
+    """Load the weights, make the cache, start the engine's thread.
+
+    Raises:
+        ConfigurationError, CheckpointError, UnsupportedFeatureError, BackendUnavailableError: as their messages say.
+    """
+    options = TorchOptions.from_mapping(checked_options(pocketllm_backend(), args, defaults=True))
+    device = resolve_device(args)
+    num_threads = options.num_threads or torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    batch_size = args.batch_size(_DEFAULT_BATCH_SIZE[device.type])
+    sizes = find_family(checkpoint.model_type).sizes(checkpoint.config)
+    max_model_len = _max_model_len(args, sizes)
+    precision, model = _load(args, options, checkpoint, device, max_model_len, report)
+    report("cache", 1.0)
+    block_bytes = KVCache.block_bytes(
+        num_layers=sizes.num_layers,
+        block_size=options.block_size,
+        num_kv_heads=sizes.num_kv_heads,
+        head_dim=sizes.head_dim,
+        dtype=precision.compute_dtype,
+    )
+    blocks_per_sequence = -(-max_model_len // options.block_size)
+    if options.kv_cache_bytes is not None:
+        num_blocks = min(options.kv_cache_bytes // block_bytes, batch_size * blocks_per_sequence)
+    else:
+        num_blocks = min(cache_budget_bytes(device) // block_bytes, batch_size * blocks_per_sequence)
+    if num_blocks < 1:
+        raise ConfigurationError(
+            f"kv_cache_bytes leaves room for no block: one of {options.block_size} positions takes {block_bytes} "
+            "bytes. Raise kv_cache_bytes or lower block_size.",
+            param="backend_options.kv_cache_bytes",
+        )
+    if num_blocks < blocks_per_sequence and args.max_model_len is not None:
+        raise ConfigurationError(
+            f"max_model_len = {args.max_model_len} takes {blocks_per_sequence * block_bytes} bytes of cache, and there "
+            f"are {num_blocks * block_bytes}: lower max_model_len to {num_blocks * options.block_size}, or raise "
+            "kv_cache_bytes.",
+            param="max_model_len",
+        )
+    max_model_len = min(max_model_len, num_blocks * options.block_size)
+    cache = KVCache(
+        num_layers=sizes.num_layers,
+        num_blocks=num_blocks,
+        block_size=options.block_size,
+        num_kv_heads=sizes.num_kv_heads,
+        head_dim=sizes.head_dim,
+        dtype=precision.compute_dtype,
+        device=device,
+    )
+    chunk_tokens = args.prefill_chunk_tokens or _DEFAULT_CHUNK_TOKENS[device.type]
+    scheduler = Scheduler(
+        BlockPool(num_blocks, options.block_size),
+        max_num_sequences=batch_size,
+        max_step_tokens=options.max_step_tokens or chunk_tokens,
+        chunk_tokens=chunk_tokens,
+        fixed_chunks=options.deterministic,
+    )
+    vocab_size = _vocab_size(checkpoint, sizes)
+    capabilities = Capabilities(
+        name="torch",
+        models=(checkpoint.model_type,),
+        model_formats=("safetensors", "gguf"),
+        devices=DEVICES,
+        max_model_len=max_model_len,
+        vocab_size=vocab_size,
+        max_batch_size=batch_size,
+        eos_token_ids=options.eos_token_id,
+        supports_batch=batch_size > 1,
+        supports_logprobs=True,
+        supports_prompt_logprobs=True,
+        supports_streamed_logprobs=True,
+        supports_streamed_usage=True,
+        supports_min_p=True,
+        supports_penalties=True,
+        supports_logit_bias=True,
+        supports_min_tokens=True,
+        supports_ignore_eos=True,
+        supports_stop_token_ids=True,
+        per_request_sampling=True,
+        per_request_top_k=True,
+        batch_invariant=options.deterministic,
+        details={
+            "device": str(device),
+            "dtype": precision.name,
+            "prefill_dtype": precision.long_name or precision.name,
+            "activation_dtype": str(precision.compute_dtype).removeprefix("torch."),
+            "num_threads": num_threads,
+            "kv_cache_bytes": num_blocks * block_bytes,
+            "block_size": options.block_size,
+            "prefill_chunk_tokens": chunk_tokens,
+        },
+    )
+    return TorchEngine(
+        runner=Runner(model, cache, device, vocab_size, one_by_one=options.deterministic),
+        scheduler=scheduler,
+        sampler=Sampler(vocab_size, device),
+        capabilities=capabilities,
+        num_threads=num_threads,
+    )
+
+
+def _load(
+    args: EngineArgs,
+    options: TorchOptions,
+    checkpoint: Checkpoint,
+    device: torch.device,
+    max_model_len: int,
+    report: LoadReport,
+) -> tuple[Precision, Model]:
+    long_chunks = "float16"
+    # A second copy comes with the default alone: a dtype that was asked for is what is computed in.
+    if args.dtype in (None, "auto") or options.prefill_dtype != "auto":
+        long_chunks = choose_long_chunks(
+            options.prefill_dtype, checkpoint.num_parameters, deterministic=options.deterministic
+        )
+    precision = choose_precision(args.dtype, device, long_chunks)
+    try:
+        return precision, load_model(checkpoint, precision, max_model_len, report)
+    except UnsupportedFeatureError:
+        # The default gives way to a form that holds every weight; a dtype that was asked for does not.
+        if args.dtype not in (None, "auto"):
+            raise
+        precision = choose_precision("float32", device)
+        return precision, load_model(checkpoint, precision, max_model_len, report)
+
+
+def load_model(checkpoint: Checkpoint, precision: Precision, max_model_len: int, report: LoadReport) -> Model:
+    """The checkpoint's model with all its weights, ready for ``max_model_len`` positions."""
+    family = find_family(checkpoint.model_type)
+    with torch.inference_mode(), WeightReader(checkpoint, family.gguf_name) as weights:
+        return family.load(
+            checkpoint.config, weights, precision, max_model_len, lambda fraction: report("weights", fraction)
+        )
+
+
+def _max_model_len(args: EngineArgs, sizes: ModelConfig) -> int:
+    if args.max_model_len is None:
+        return sizes.max_positions
+    if args.max_model_len > sizes.max_positions:
+        raise ConfigurationError(
+            f"max_model_len = {args.max_model_len} is above the checkpoint's max_position_embeddings = "
+            f"{sizes.max_positions}: lower it.",
+            param="max_model_len",
+        )
+    return args.max_model_len
+
+
+def _vocab_size(checkpoint: Checkpoint, sizes: ModelConfig) -> int:
+    """Ids that may be generated: a model's rows past its tokenizer's vocabulary are padding."""
+    try:
+        return min(sizes.vocab_size, checkpoint.tokenizer().vocab_size)
+    except CheckpointError:
+        return sizes.vocab_size  # a checkpoint without a tokenizer is served by token ids alone

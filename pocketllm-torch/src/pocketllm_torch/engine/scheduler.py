@@ -1,0 +1,243 @@
+"""Which tokens the next step computes: continuous batching, admission by blocks, chunked prefill, preemption.
+
+A step decodes one token of every running sequence that has one to decode, and spends what is left of its token budget
+on prompts, oldest first. Decoding therefore never waits for somebody else's long prompt, and a prompt advances in every
+step that has budget. When the cache runs out of blocks, the sequence that ranks last gives its blocks back and waits;
+its tokens are recomputed when it is admitted again.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field
+
+from pocketllm_torch.engine.block_pool import BlockPool
+from pocketllm_torch.engine.sequence import Phase, Sequence
+
+# Tokens of a step that are kept for prompts, and the fewest that a second prompt of a step is given.
+_LEAST_ROOM = 16
+_SMALLEST_CHUNK = 64
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Positions ``start`` to ``start + length`` of a sequence whose prompt (or replay) is being computed."""
+
+    sequence: Sequence
+    start: int
+    length: int
+
+    @property
+    def completes(self) -> bool:
+        """True when the next token can be sampled behind this chunk."""
+        return self.start + self.length == len(self.sequence.tokens)
+
+
+@dataclass
+class StepPlan:
+    """The work of one step."""
+
+    decodes: list[Sequence] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        return self.decodes + [chunk.sequence for chunk in self.chunks]
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.decodes) + sum(chunk.length for chunk in self.chunks)
+
+    def __bool__(self) -> bool:
+        return bool(self.decodes or self.chunks)
+
+
+class Scheduler:
+    """Owns the waiting and running sequences and their blocks.
+
+    Args:
+        pool: the cache's blocks.
+        max_num_sequences: sequences that may run together.
+        max_step_tokens: tokens one step may compute.
+        chunk_tokens: the longest chunk of one prompt in one step.
+        fixed_chunks: cut prompts at multiples of ``chunk_tokens``, whatever else is scheduled, and replay generated
+            tokens one by one, as they were first computed. For bit-identical results under any load.
+
+    Threads: only the engine's thread calls it.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        max_num_sequences: int,
+        max_step_tokens: int,
+        chunk_tokens: int,
+        fixed_chunks: bool = False,
+    ) -> None:
+        self.pool = pool
+        self.max_num_sequences = max_num_sequences
+        # A full house of decodes must leave room for prompts, or newcomers would wait for somebody to end.
+        room = chunk_tokens if fixed_chunks else min(chunk_tokens, _LEAST_ROOM)
+        self.max_step_tokens = max(max_step_tokens, max_num_sequences + room)
+        self.chunk_tokens = chunk_tokens
+        self.fixed_chunks = fixed_chunks
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.num_preemptions = 0
+
+    def add(self, sequences: list[Sequence]) -> None:
+        """Queue the choices of one request."""
+        for sequence in sequences:
+            self._enqueue(sequence)
+
+    def schedule(self) -> StepPlan:
+        """Choose the next step's work and reserve the blocks it writes to; empty when nothing can run."""
+        plan = StepPlan()
+        preemptions_before = self.num_preemptions
+        for sequence in [sequence for sequence in self.running if sequence.is_decoding]:
+            if sequence.phase is Phase.RUNNING and self._grow(sequence):
+                plan.decodes.append(sequence)
+        budget = self.max_step_tokens - len(plan.decodes)
+        for sequence in self.running:
+            if not sequence.is_decoding:
+                budget = self._add_chunk(plan, sequence, budget)
+        # Blocks given up in this step are for those that run; a newcomer would take them straight back.
+        if self.num_preemptions == preemptions_before:
+            self._admit(plan, budget)
+        return plan
+
+    def fork(self, leader: Sequence) -> list[tuple[Sequence, tuple[int, int] | None]]:
+        """Give the leader's computed prompt to the choices that wait for it.
+
+        Each follower that finds a slot and a block runs from now on. Returns them with the (source, target) block
+        copy that the last, partly filled block needs, or None. Followers left over compute the prompt themselves.
+        """
+        followers, leader.group.followers = leader.group.followers, []
+        forked: list[tuple[Sequence, tuple[int, int] | None]] = []
+        num_prompt = leader.num_prompt_tokens
+        num_full, num_partial = divmod(num_prompt, self.pool.block_size)
+        for follower in followers:
+            room = len(self.running) < self.max_num_sequences and self.pool.num_free > len(self.running)
+            if follower.phase is not Phase.WAITING:
+                continue
+            if not room:
+                self._enqueue(follower)
+                continue
+            shared = leader.blocks[:num_full]
+            self.pool.share(shared)
+            follower.blocks = list(shared)
+            copy = None
+            if num_partial:
+                follower.blocks += self.pool.allocate(1)
+                copy = (leader.blocks[num_full], follower.blocks[num_full])
+            follower.num_computed = num_prompt
+            self._run(follower)
+            forked.append((follower, copy))
+        return forked
+
+    def finish(self, sequence: Sequence) -> None:
+        """Take a sequence out, wherever it is, and free its blocks."""
+        group = sequence.group
+        if sequence in group.followers:
+            group.followers.remove(sequence)
+        elif sequence.phase is Phase.RUNNING:
+            self.running.remove(sequence)
+        elif sequence.phase is Phase.WAITING:
+            self.waiting.remove(sequence)
+        self._release(sequence)
+        sequence.phase = Phase.DONE
+        if group.leader is sequence:
+            group.leader = None
+            orphans, group.followers = group.followers, []
+            self.add(orphans)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting) + sum(len(s.group.followers) for s in self._leaders())
+
+    def _leaders(self) -> list[Sequence]:
+        return [sequence for sequence in self.running + self.waiting if sequence.group.leader is sequence]
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        sequence.phase = Phase.WAITING
+        insort(self.waiting, sequence, key=lambda item: item.rank)
+
+    def _run(self, sequence: Sequence) -> None:
+        sequence.phase = Phase.RUNNING
+        insort(self.running, sequence, key=lambda item: item.rank)
+
+    def _grow(self, sequence: Sequence) -> bool:
+        """Make room for the next position; False when the sequence itself had to give way."""
+        while sequence.num_computed >= len(sequence.blocks) * self.pool.block_size:
+            if self.pool.num_free:
+                sequence.blocks += self.pool.allocate(1)
+                continue
+            victim = self.running[-1]
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._release(sequence)
+        sequence.num_computed = 0
+        sequence.prompt_logprobs.clear()
+        self.num_preemptions += 1
+        self._enqueue(sequence)
+
+    def _release(self, sequence: Sequence) -> None:
+        self.pool.release(sequence.blocks)
+        sequence.blocks = []
+
+    def _admit(self, plan: StepPlan, budget: int) -> None:
+        position = 0
+        while position < len(self.waiting) and budget > 0 and len(self.running) < self.max_num_sequences:
+            sequence = self.waiting[position]
+            group = sequence.group
+            if group.leader is not None and group.leader is not sequence and self._is_prefilling(group.leader):
+                self.waiting.pop(position)
+                group.followers.append(sequence)
+                continue
+            needed = self.pool.blocks_for(len(sequence.tokens))
+            # One spare block per running sequence keeps the newcomer from being thrown out at once.
+            if needed + len(self.running) > self.pool.num_free and self.running:
+                return
+            if self.fixed_chunks and plan and self._chunk_length(sequence) > budget:
+                return
+            self.waiting.pop(position)
+            sequence.blocks = self.pool.allocate(needed)
+            if group.leader is None and sequence.num_generated == 0:
+                group.leader = sequence
+            self._run(sequence)
+            budget = self._add_chunk(plan, sequence, budget)
+
+    @staticmethod
+    def _is_prefilling(leader: Sequence) -> bool:
+        return leader.phase is not Phase.DONE and leader.num_generated == 0
+
+    def _chunk_length(self, sequence: Sequence) -> int:
+        start = sequence.num_computed
+        if not self.fixed_chunks:
+            return min(len(sequence.tokens) - start, self.chunk_tokens)
+        if start >= sequence.num_prompt_tokens:
+            return 1
+        end = (start // self.chunk_tokens + 1) * self.chunk_tokens
+        return min(end, sequence.num_prompt_tokens) - start
+
+    def _add_chunk(self, plan: StepPlan, sequence: Sequence, budget: int) -> int:
+        """Append the sequence's next chunk if the budget allows; returns what is left of it."""
+        length = self._chunk_length(sequence)
+        if self.fixed_chunks:
+            if length > budget and plan:
+                return budget
+        else:
+            length = min(length, budget)
+            # The end of a budget is no use to a long prompt: it would pay for a chunk and get a few tokens.
+            if plan.chunks and length < min(_SMALLEST_CHUNK, len(sequence.tokens) - sequence.num_computed):
+                return budget
+        if length < 1:
+            return budget
+        plan.chunks.append(Chunk(sequence, sequence.num_computed, length))
+        return max(0, budget - length)

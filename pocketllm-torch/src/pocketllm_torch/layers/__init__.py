@@ -1,0 +1,1 @@
+"""Building blocks of the model families, over flat token rows and a paged key/value cache."""
