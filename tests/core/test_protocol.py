@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pocketllm.capability_check import check_request, effective_temperature
 from pocketllm.errors import ConfigurationError, PocketLLMError, UnsupportedFeatureError
 from pocketllm.protocol import (
     chat_call,
@@ -22,7 +23,7 @@ from pocketllm.protocol import (
     split_prompts,
 )
 from pocketllm.sampling_params import SamplingParams
-from pocketllm.types import Capabilities
+from pocketllm.types import Capabilities, Constraint, GenerationRequest
 
 FULL = Capabilities(
     name="full", max_model_len=64, per_request_sampling=True, per_request_top_k=True, supports_logprobs=True,
@@ -143,12 +144,17 @@ class TestSampling:
         assert (params.max_tokens, params.temperature, params.stop) == (7, 0.0, ("x",))
         assert body == before
 
-    def test_an_absent_temperature_is_the_one_in_force(self) -> None:
-        assert chat_request({"messages": USER}, BARE).sampling_params.temperature == 0.7
-        assert chat_request({"messages": USER}, FULL).sampling_params.temperature == 0.0
-        assert prompt_requests("x", None, None, BARE)[0].sampling_params.temperature == 0.7
-        explicit = SamplingParams(temperature=0.2)
-        assert chat_call(USER, explicit, BARE).sampling_params is explicit
+    def test_an_absent_temperature_is_told_from_an_explicit_zero(self) -> None:
+        for request in (chat_request({"messages": USER}, BARE), prompt_requests("x", None, None)[0]):
+            assert not request.sampling_params.temperature_given
+            check_request(request, BARE)
+            assert effective_temperature(request.sampling_params, BARE) == 0.7
+            assert effective_temperature(request.sampling_params, FULL) == 0.0
+        explicit = chat_request({"messages": USER, "temperature": 0}, BARE)
+        with pytest.raises(UnsupportedFeatureError):
+            check_request(explicit, BARE)
+        params = SamplingParams(temperature=0.2)
+        assert chat_call(USER, params, BARE).sampling_params is params
 
     def test_completions_count_log_probabilities(self) -> None:
         (request,) = completion_request({"prompt": "x", "logprobs": 3}, FULL)
@@ -177,6 +183,105 @@ class TestSampling:
                 chat_request({"messages": USER, "request_id": bad})
 
 
+class TestScheduling:
+    def test_deadline_priority_and_salt(self) -> None:
+        body = {"messages": USER, "prompt": ["a", "b"], "timeout": 5, "priority": -3, "cache_salt": "s"}
+        for request in (chat_request(body), *completion_request(body), chat_call(USER, None, FULL, timeout=5,
+                        cache_salt="s")):  # fmt: skip
+            assert (request.deadline_s, request.cache_salt) == (5.0, "s")
+        assert [request.priority for request in completion_request(body)] == [-3, -3]
+
+    @pytest.mark.parametrize("fields", [{"timeout": 0}, {"timeout": float("nan")}, {"timeout": float("inf")},
+        {"timeout": True}, {"timeout": "5"}, {"priority": True}, {"priority": 2**31}, {"priority": 1.5},
+        {"cache_salt": ""}, {"cache_salt": 5}])  # fmt: skip
+    def test_wrong_values_are_named(self, fields: dict[str, Any]) -> None:
+        for build in (chat_request, completion_request):
+            with pytest.raises(ConfigurationError) as caught:
+                build({"messages": USER, "prompt": "x", **fields})
+            assert caught.value.param == next(iter(fields))
+
+    def test_what_an_engine_does_not_declare_is_refused_behind_the_wire_too(self) -> None:
+        for request, param in (
+            (GenerationRequest(prompt="x", priority=1), "priority"),
+            (GenerationRequest(prompt="x", metadata={"suffix": "y"}), "suffix"),
+            (GenerationRequest(prompt="x", metadata={"tool_choice": "none"}), "tool_choice"),
+            (GenerationRequest(prompt="x", metadata={"parallel_tool_calls": False}), "parallel_tool_calls"),
+            (GenerationRequest(prompt="x", constraint=Constraint("regex", "a")), "structured_outputs"),
+        ):
+            with pytest.raises(UnsupportedFeatureError) as caught:
+                check_request(request, Capabilities(name="bare", max_model_len=64, per_request_sampling=True))
+            assert caught.value.param == param
+
+
+class TestStructure:
+    @pytest.mark.parametrize(
+        "value, constraint",
+        [
+            ({}, None), ({"regex": None, "json_object": False}, None), ({"regex": "a+"}, Constraint("regex", "a+")),
+            ({"choice": ["a", "é"]}, Constraint("choice", '["a","é"]')),
+            ({"json_object": True}, Constraint("json_object", "")),
+            ({"json": {"type": "object"}}, Constraint("json_schema", '{"type":"object"}')),
+            ({"json": '{"type": "object"}'}, Constraint("json_schema", '{"type":"object"}')),
+            ({"json": True}, Constraint("json_schema", "true")),
+            ({"grammar": 'start: "a"'}, Constraint("grammar", 'start: "a"')),
+        ],
+    )  # fmt: skip
+    def test_constraints(self, value: Any, constraint: Constraint | None) -> None:
+        assert chat_request({"messages": USER, "structured_outputs": value}).constraint == constraint
+        (request,) = completion_request({"prompt": "x", "structured_outputs": value})
+        assert request.constraint == constraint
+
+    @pytest.mark.parametrize("value", ["a", [], {"xml": 1}, {"regex": 5}, {"regex": ""}, {"choice": []},
+        {"choice": [""]}, {"choice": "ab"}, {"json": 5}, {"json": "{"}, {"json_object": 1},
+        {"regex": "a", "grammar": "b"}])  # fmt: skip
+    def test_malformed_ones_are_named(self, value: Any) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            chat_request({"messages": USER, "structured_outputs": value})
+        assert caught.value.param == "structured_outputs"
+
+    def test_one_restriction_at_a_time(self) -> None:
+        with pytest.raises(ConfigurationError, match="both restrict"):
+            chat_request(
+                {"messages": USER, "structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}
+            )
+
+
+class TestAnswers:
+    def test_echo_and_scoring(self) -> None:
+        (request,) = completion_request({"prompt": "x", "echo": True, "logprobs": 2, "max_tokens": 0})
+        params = request.sampling_params
+        assert (params.prompt_logprobs, params.num_top_logprobs, params.max_tokens) == (True, 2, 1)
+        assert request.metadata == {"echo": True, "score_only": True}
+        (request,) = completion_request({"prompt": "x", "echo": True})
+        assert not request.sampling_params.prompt_logprobs
+        for body in ({"max_tokens": 0}, {"echo": False, "max_tokens": 0}, {"echo": True, "max_tokens": False}):
+            with pytest.raises(ConfigurationError) as caught:
+                completion_request({"prompt": "x", **body})
+            assert caught.value.param == "max_tokens"
+
+    def test_a_final_message_is_continued(self) -> None:
+        messages = [*USER, {"role": "assistant", "content": "Well"}]
+        metadata = chat_request({"messages": messages, "continue_final_message": True}).metadata
+        assert (metadata["continue_final_message"], metadata["add_generation_prompt"]) == (True, False)
+        for body in (
+            {"messages": USER, "continue_final_message": True},
+            {"messages": messages, "continue_final_message": True, "add_generation_prompt": True},
+            {"messages": messages, "continue_final_message": 1},
+        ):
+            with pytest.raises(ConfigurationError) as caught:
+                chat_request(body)
+            assert caught.value.param == "continue_final_message"
+
+    def test_ways_to_say_that_top_k_is_off(self) -> None:
+        fixed = Capabilities(name="fixed", max_model_len=64, top_k=20)
+        for value in (0, -1):
+            assert chat_request({"messages": USER, "top_k": value}, FULL).sampling_params.top_k is None
+            assert chat_request({"messages": USER, "top_k": value}, BARE).sampling_params.top_k is None
+            with pytest.raises(UnsupportedFeatureError, match="uses top_k = 20") as caught:
+                chat_request({"messages": USER, "top_k": value}, fixed)
+            assert caught.value.param == "top_k"
+
+
 class TestPrompts:
     def test_shapes(self) -> None:
         assert split_prompts("a") == ["a"]
@@ -197,7 +302,8 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(
     ["messages", "prompt", "tools", "stop", "n", "temperature", "logprobs", "top_logprobs", "response_format",
      "reasoning", "reasoning_effort", "thinking_mode", "request_id", "chat_template_kwargs", "seed", "max_tokens",
-     "logit_bias", "tool_choice", "stream_options", "stop_token_ids"]
+     "logit_bias", "tool_choice", "stream_options", "stop_token_ids", "structured_outputs", "timeout", "priority",
+     "cache_salt", "parallel_tool_calls", "continue_final_message", "echo", "suffix", "top_k", "tool_call_streaming"]
 )  # fmt: skip
 
 

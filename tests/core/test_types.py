@@ -86,6 +86,15 @@ def test_sampling_defaults_and_derived_values() -> None:
     assert (from_body.max_tokens, from_body.temperature, from_body.extra) == (2, 0.0, {"foo": "bar"})
 
 
+def test_a_default_temperature_is_told_from_an_explicit_zero() -> None:
+    assert not SamplingParams().temperature_given
+    assert not msgspec.structs.replace(SamplingParams(), max_tokens=3).temperature_given
+    assert SamplingParams(temperature=0.0).temperature_given
+    assert SamplingParams(temperature=float("0")).temperature_given
+    assert SamplingParams(temperature=0).temperature_given
+    assert SamplingParams() == SamplingParams(temperature=0.0)
+
+
 def test_decoding_gives_the_same_messages_as_constructing() -> None:
     with pytest.raises(msgspec.ValidationError, match="temperature"):
         msgspec.json.decode(b'{"temperature": -1}', type=SamplingParams)

@@ -118,6 +118,7 @@ class ManualBackend:
         self.capabilities = capabilities
         self.opened: list[ManualEngine] = []
         self.failures: list[BaseException] = []
+        self.without_events = False
         self.may_open = threading.Event()
         self.may_open.set()
 
@@ -140,6 +141,8 @@ class ManualBackend:
         if self.failures:
             raise self.failures.pop(0)
         engine = ManualEngine(self.capabilities)
+        if self.without_events:
+            del engine.events
         self.opened.append(engine)
         return engine
 

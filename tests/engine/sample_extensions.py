@@ -27,8 +27,8 @@ class Observer:
         def __init__(self, seen: list[int]) -> None:
             self._seen = seen
 
-        def feed(self, token_ids: list[int]) -> bool:
-            self._seen.extend(token_ids)
+        def feed(self, token_id: int) -> bool:
+            self._seen.append(token_id)
             return False
 
 
@@ -137,7 +137,7 @@ class Clumsy:
             return ""
 
     class Token:
-        def feed(self, token_ids: list[int]) -> bool:
+        def feed(self, token_id: int) -> bool:
             raise ValueError("oops")
 
 
@@ -146,7 +146,7 @@ class Stopper:
     def pocketllm_generate(self, call: GenerateCall) -> None:
         call.add_token_stage(lambda index: self)
 
-    def feed(self, token_ids: list[int]) -> bool:
+    def feed(self, token_id: int) -> bool:
         return True
 
 

@@ -6,8 +6,10 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from pocketllm.engine.call import GenerateCall
 from pocketllm.engine.host import HostLimits, SlotState
 from pocketllm.engine.prompt import Prepared
 from pocketllm.errors import (
@@ -23,10 +25,19 @@ from pocketllm.errors import (
     SlowReaderError,
     UnsupportedFeatureError,
 )
+from pocketllm.hookspecs import hookimpl
 from pocketllm.protocol import prompt_requests
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.text.reasoning import ReasoningMode
-from pocketllm.types import CancelReason, Capabilities, GenerationRequest, StepBatch, TokenLogprob
+from pocketllm.types import (
+    CancelReason,
+    Capabilities,
+    Finish,
+    GenerationRequest,
+    PromptReport,
+    StepBatch,
+    TokenLogprob,
+)
 from tests.engine.manual_engine import FULL, ManualBackend, Slot
 
 
@@ -106,7 +117,9 @@ def test_a_stop_string_ends_the_engines_work_and_the_count(slot: Slot) -> None:
     assert [event.text for event in events] == [""]
     assert events[0].finish_reason == "stop"
     assert (reader.handle, "stop_string") in slot.engine.cancelled
+    assert events[0].metadata == {"stop_sequence": "STOP"}
     result = reader.record.result()
+    assert result.choices[0].stop_sequence == "STOP"
     assert result.text == "ab "
     assert result.logprobs is not None
     assert "".join(entry.token for entry in result.logprobs) == "ab "
@@ -120,7 +133,7 @@ def test_stop_is_for_the_answer_and_not_for_reasoning(slot: Slot) -> None:
     text = "<think>a STOP b</think>c STOP d"
     request = GenerationRequest(prompt="x", sampling_params=SamplingParams(stop=("STOP",)))
     prepared = slot.host.prepare(request)
-    record = slot.host.submit(request, Prepared(prepared.request, ReasoningMode.AUTO))
+    record = slot.host.submit(request, Prepared(prepared.request, ReasoningMode.AUTO, prepared.stops))
     slot.engine.post(record.request.choices[0].handle, *slot.ids(text))
     slot.drain()
     result = record.result()
@@ -174,6 +187,147 @@ def test_an_engine_that_is_deaf_to_cancel_cannot_hold_a_caller(slot: Slot) -> No
     assert reader.take()[-1].finish_reason == "cancelled"
     slot.engine.post(reader.handle, 5)  # a late event reaches nobody
     assert reader.take() == []
+
+
+def test_an_engine_that_hangs_is_replaced(slot: Slot) -> None:
+    slot.engine.deaf = True
+    hung = slot.submit()
+    other = slot.submit()
+    assert slot.host.cancel(hung.record.request_id)
+    slot.drain_until(lambda: slot.host.epoch == 2)
+    assert hung.take()[-1].finish_reason == "cancelled"
+    assert "it hangs" in (other.take()[-1].error or "")
+
+
+def test_a_reader_that_only_waits_for_the_result_is_never_cut(slot: Slot) -> None:
+    record = slot.host.submit(GenerationRequest(prompt="x"))
+    waiting = record.subscribe(lambda: None, max_unread_deltas=3)
+    waiting.wait_for_end()
+    for _ in range(10):
+        slot.engine.post(record.request.choices[0].handle, *slot.ids("a"))
+        slot.drain()
+    assert not waiting.cut
+    slot.engine.finish(record.request.choices[0].handle, "length")
+    slot.drain()
+    assert record.result().text == "a" * 10
+
+
+def test_leaving_wakes_whoever_waits(slot: Slot) -> None:
+    reader = slot.submit()
+    before = reader.num_wakes
+    reader.subscription.close()
+    assert reader.num_wakes == before + 1
+    assert reader.subscription.at_end
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        StepBatch(handles=[1], tokens=[5], flags=[]),
+        StepBatch(handles=[1], tokens=[], flags=[0]),
+        StepBatch(prompts=[PromptReport(handle=1, logprobs=[TokenLogprob(99, -1.0)])]),
+    ],
+)
+def test_a_malformed_batch_fails_the_engine_and_not_the_pump(slot: Slot, batch: StepBatch) -> None:
+    reader = slot.submit()
+    handles = [reader.handle] * len(batch.handles)
+    prompts = [msgspec.structs.replace(report, handle=reader.handle) for report in batch.prompts]
+    slot.engine.events.post(msgspec.structs.replace(batch, handles=handles, prompts=prompts))
+    slot.drain()
+    assert reader.take()[-1].finish_reason == "error"
+    slot.drain_until(lambda: slot.host.epoch == 2)
+
+
+def test_an_engine_that_raises_in_cancel_harms_nobody(slot: Slot, caplog: pytest.LogCaptureFixture) -> None:
+    reader = slot.submit(stop=("b",))
+    slot.engine.cancelled = None  # type: ignore[assignment]  # makes its pocketllm_cancel raise
+    slot.engine.post(reader.handle, *slot.ids("ab"))
+    assert reader.take()[-1].finish_reason == "stop"
+    assert "The engine raised in pocketllm_cancel" in caplog.text
+
+
+@pytest.mark.parametrize("failure", [SystemExit("no GPU"), KeyboardInterrupt(), RuntimeError("boom")])
+def test_whatever_an_open_raises_the_slot_says_so(
+    toy_path: Path, backend: ManualBackend, failure: BaseException
+) -> None:
+    backend.failures.append(failure)
+    with Slot(toy_path, backend, wait=False) as slot:
+        with pytest.raises(EngineError, match="Loading failed"):
+            slot.host.wait_ready(20)
+        with pytest.raises(BackendUnavailableError, match="could not be loaded"):
+            slot.submit()
+
+
+def test_an_engine_without_an_event_source_is_refused(toy_path: Path, backend: ManualBackend) -> None:
+    backend.without_events = True
+    with Slot(toy_path, backend, wait=False) as slot:
+        with pytest.raises(EngineError, match="event source"):
+            slot.host.wait_ready(20)
+        assert slot.engine.closed
+
+
+class Quiet:
+    @hookimpl
+    def pocketllm_generate(self, call: GenerateCall) -> None:
+        return None
+
+
+def test_an_extension_may_have_any_name(toy_path: Path, backend: ManualBackend) -> None:
+    with Slot(toy_path, backend, extensions={"engine": Quiet(), "gate": Quiet()}) as slot:
+        assert slot.submit("hello").record.num_prompt_tokens == len(slot.ids("hello"))
+
+
+def test_cancelling_while_the_hook_runs_leaves_no_timer_behind(slot: Slot) -> None:
+    def generate(call: GenerateCall) -> bool:
+        slot.host.cancel("mine")
+        slot.engine.finish(call.request.choices[0].handle, "stop")
+        slot.drain()
+        return True
+
+    slot.engine.on_generate = generate
+    reader = slot.submit_request(GenerationRequest(prompt="x", request_id="mine"))
+    assert reader.record.finished
+    assert slot.host.next_timer() is None
+
+
+def test_an_engine_lost_during_the_hook_refuses_the_request(slot: Slot) -> None:
+    register = slot.host.register
+
+    def lose(*arguments: object) -> None:
+        slot.host.fail("lost")
+        register(*arguments)  # type: ignore[arg-type]  # passed through
+
+    slot.host.register = lose  # type: ignore[method-assign]  # the moment between admission and acceptance
+    with pytest.raises(BackendUnavailableError, match="was lost"):
+        slot.submit()
+    assert slot.host.num_active == 0
+
+
+def test_draining_while_loading_never_becomes_ready(toy_path: Path, backend: ManualBackend) -> None:
+    backend.may_open.clear()
+    with Slot(toy_path, backend, wait=False) as slot:
+        slot.drain_until(lambda: slot.host.progress[0] == "weights")
+        slot.host.begin_drain()
+        backend.may_open.set()
+        slot.drain_until(lambda: bool(backend.opened) and backend.engine.closed)
+        assert slot.host.state is SlotState.DRAINING
+
+
+def test_an_engines_refusal_keeps_its_class_and_field(slot: Slot) -> None:
+    reader = slot.submit()
+    finish = Finish(reader.handle, "error", "No such thing.", error_kind="UnsupportedFeatureError", param="seed")
+    slot.engine.events.post(StepBatch(finished=[finish]))
+    slot.drain()
+    with pytest.raises(UnsupportedFeatureError, match="No such thing") as caught:
+        reader.record.result()
+    assert caught.value.param == "seed"
+
+
+def test_a_text_that_cannot_fit_is_refused_without_tokenizing_it(slot: Slot) -> None:
+    with pytest.raises(ContextLengthError, match="at least"):
+        slot.submit("x" * 1_000_000)
+    with pytest.raises(ConfigurationError, match="at most 64 strings"):
+        slot.submit("x", stop=tuple(map(str, range(100))))
 
 
 def test_the_last_reader_to_leave_cancels(slot: Slot) -> None:

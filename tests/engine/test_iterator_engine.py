@@ -319,3 +319,49 @@ def test_requests_from_many_threads_all_end_once(opened: Opened) -> None:
     for handle in handles:
         assert reader.wait_finish(handle).reason == "length"
         assert len(reader.rows(handle)) == 3
+
+
+class IndexOnly:
+    """An integer of an array library, as far as Python knows."""
+
+    def __index__(self) -> int:
+        return 7
+
+
+@pytest.mark.parametrize(
+    "item, error",
+    [(IndexOnly(), None), (SystemExit("bye"), "SystemExit: bye"), ("text", "TypeError"), (1.5, "TypeError")],
+)
+def test_what_an_author_easily_yields_or_raises_ends_its_own_stream_alone(item: object, error: str | None) -> None:
+    def script(request: GenerationRequest) -> Iterator[Item]:
+        if request.prompt_tokens == (2,):
+            yield 1
+            return
+        if isinstance(item, BaseException):
+            raise item
+        yield item  # type: ignore[misc]  # what an author may yield by mistake
+
+    engine = Scripted(script)
+    try:
+        bad, good = next(_handles), next(_handles)
+        for handle, prompt in ((bad, (1,)), (good, (2,))):
+            request = GenerationRequest(prompt_tokens=prompt, choices=(Choice(handle, 0),))
+            assert engine.pocketllm_generate(GenerateCall(request))
+        finished: dict[int, Finish] = {}
+        tokens: dict[int, list[int]] = {bad: [], good: []}
+        while len(finished) < 2:
+            assert select.select([engine.events.fileno()], [], [], 10)[0]
+            for batch in engine.events.drain():
+                assert batch.fatal is None
+                for handle, token in zip(batch.handles, batch.tokens, strict=True):
+                    tokens[handle].append(token)
+                finished.update({finish.handle: finish for finish in batch.finished})
+        assert (finished[good].reason, tokens[good]) == ("stop", [1])
+        if error is None:
+            assert (finished[bad].reason, tokens[bad]) == ("stop", [7])
+        else:
+            assert finished[bad].reason == "error"
+            assert (finished[bad].error or "").startswith(error)
+    finally:
+        engine.pocketllm_close(1.0)
+        engine.events.close()

@@ -82,11 +82,16 @@ class TestInputs:
             with pytest.raises(UnsupportedFeatureError) as caught:
                 llm.chat(MESSAGES, tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="required")
             assert caught.value.param == "tool_choice"
+            assert llm.generate("a", SamplingParams(logprobs=True))[0].logprobs
+            with pytest.raises(UnsupportedFeatureError) as caught:
+                llm.generate_stream("a", SamplingParams(logprobs=True))
+            assert caught.value.param == "logprobs"
 
     def test_an_engine_that_fixes_its_sampling_serves_callers_who_say_nothing(self, toy_path: Path) -> None:
         options = {"capability_set": "engine-wide", "temperature": 0.5}
         with LLM(_args(toy_path, backend_options=options)) as llm:
             assert llm.generate("a")[0].text
+            assert llm.generate("a", SamplingParams(max_tokens=4))[0].text
             assert llm.chat(MESSAGES)[0].text
             with pytest.raises(UnsupportedFeatureError, match=r"uses temperature = 0\.5"):
                 llm.generate("a", SamplingParams(temperature=0.0))

@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
+from pocketllm.capability_check import check_streaming
 from pocketllm.engine.host import EngineHost, HostLimits, SlotState
 from pocketllm.engine.record import RequestRecord
 from pocketllm.engine_args import EngineArgs
-from pocketllm.errors import ConfigurationError, QueueFullError
+from pocketllm.errors import ConfigurationError, QueueFullError, RequestCancelledError
 from pocketllm.llm import engine_args
 from pocketllm.protocol import Prompt, chat_call, prompt_requests
 from pocketllm.registry import Registry
@@ -30,6 +31,7 @@ from pocketllm.types import (
 
 # Rendering and tokenizing this much text takes a few hundred microseconds; more goes to a thread.
 MAX_INLINE_CHARS = 2_000
+MAX_INLINE_MESSAGES = 20
 
 
 class AsyncLLM:
@@ -86,7 +88,7 @@ class AsyncLLM:
         while self._host.state is SlotState.LOADING:
             changed = self._changed
             await changed.wait()
-        self._host.prompts  # noqa: B018  # raises why it is not ready
+        self._host.check_ready()
 
     def health(self) -> HealthStatus:
         return self._host.health()
@@ -156,7 +158,7 @@ class AsyncLLM:
             PocketLLMError: refused; nothing was started.
         """
         await self.start()
-        if _num_chars(request) <= MAX_INLINE_CHARS:
+        if _is_short(request):
             prepared = self._host.prepare(request)
         else:
             prepared = await asyncio.get_running_loop().run_in_executor(self._executor, self._host.prepare, request)
@@ -173,7 +175,7 @@ class AsyncLLM:
     ) -> list[GenerationResult]:
         """As :meth:`pocketllm.LLM.generate`."""
         await self.ready()
-        return await self._results(prompt_requests(prompts, sampling_params, request_id, self.capabilities))
+        return await self._results(prompt_requests(prompts, sampling_params, request_id))
 
     async def generate_stream(
         self,
@@ -184,9 +186,10 @@ class AsyncLLM:
     ) -> AsyncIterator[TokenEvent]:
         """As :meth:`pocketllm.LLM.generate_stream`."""
         await self.ready()
-        requests = prompt_requests(prompt, sampling_params, request_id, self.capabilities)
+        requests = prompt_requests(prompt, sampling_params, request_id)
         if len(requests) != 1:
             raise ConfigurationError("generate_stream takes one prompt: call it once for each.", param="prompt")
+        check_streaming(requests[0], self.capabilities)
         async with await self.submit(requests[0]) as stream:
             async for event in stream:
                 yield event
@@ -210,6 +213,7 @@ class AsyncLLM:
         """As :meth:`pocketllm.LLM.chat_stream`."""
         await self.ready()
         request = chat_call(messages, sampling_params, self.capabilities, **fields)
+        check_streaming(request, self.capabilities)
         async with await self.submit(request) as stream:
             async for event in stream:
                 yield event
@@ -329,7 +333,10 @@ class AsyncStream(AsyncIterator[TokenEvent]):
         Raises:
             RequestCancelledError, DeadlineExceededError, EngineError, PluginError: there is no answer.
         """
+        self._subscription.wait_for_end()
         while not self.record.finished:
+            if self._subscription.at_end:
+                raise RequestCancelledError(f"The reader of request {self.request_id} was closed.")
             await self._event.wait()
             self._event.clear()
         self._subscription.close()
@@ -347,9 +354,14 @@ class AsyncStream(AsyncIterator[TokenEvent]):
         self._subscription.close()
 
 
-def _num_chars(request: GenerationRequest) -> int:
-    messages = request.metadata.get("messages")
+def _is_short(request: GenerationRequest) -> bool:
+    """Whether preparing the request takes so little that a thread would cost more. Cheap for any request."""
+    metadata = request.metadata
+    messages = metadata.get("messages")
     if messages is None:
-        return len(request.prompt or "")
-    tools = len(str(request.metadata["tools"])) if "tools" in request.metadata else 0
-    return tools + sum(len(message["content"]) + len(str(message.get("tool_calls", ""))) for message in messages)
+        return len(request.prompt or "") + len(request.prompt_tokens) <= MAX_INLINE_CHARS
+    if "tools" in metadata or len(messages) > MAX_INLINE_MESSAGES:
+        return False
+    return all("tool_calls" not in message for message in messages) and (
+        sum(len(message["content"]) for message in messages) <= MAX_INLINE_CHARS
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pocketllm.errors import UnsupportedFeatureError
+from pocketllm.sampling_params import GREEDY_TEMPERATURE, SamplingParams
 from pocketllm.types import Capabilities, GenerationRequest
 
 
@@ -17,6 +18,7 @@ def check_request(request: GenerationRequest, capabilities: Capabilities) -> Non
     """
     params = request.sampling_params
     has = capabilities
+    _needs(request.task != "generate", False, "task", request.task, has)
     _needs(params.logprobs, has.supports_logprobs, "logprobs", params.logprobs, has)
     _needs(params.prompt_logprobs, has.supports_prompt_logprobs, "prompt_logprobs", params.prompt_logprobs, has)
     _needs(bool(params.min_p), has.supports_min_p, "min_p", params.min_p, has)
@@ -29,24 +31,51 @@ def check_request(request: GenerationRequest, capabilities: Capabilities) -> Non
     stop_ids = params.stop_token_ids
     _needs(bool(stop_ids), has.supports_stop_token_ids, "stop_token_ids", list(stop_ids), has)
     wants_format = params.response_format is not None and params.response_format.get("type", "text") != "text"
-    constrained = request.constraint is not None or wants_format
-    _needs(constrained, has.supports_structured_outputs, "response_format", params.response_format, has)
+    constrained = has.supports_structured_outputs
+    _needs(wants_format, constrained, "response_format", params.response_format, has)
+    _needs(request.constraint is not None, constrained, "structured_outputs", request.constraint, has)
+    _needs(request.priority != 0, has.supports_priority, "priority", request.priority, has)
+    suffix = request.metadata.get("suffix")
+    _needs(bool(suffix), has.supports_suffix, "suffix", suffix, has)
+    choice = request.metadata.get("tool_choice", "auto")
+    _needs(choice != "auto", has.supports_tool_choice, "tool_choice", choice, has)
+    _needs(choice not in ("auto", "none"), constrained, "tool_choice", choice, has)
+    parallel = request.metadata.get("parallel_tool_calls", True)
+    _needs(not parallel, constrained, "parallel_tool_calls", parallel, has)
     _needs(request.adapter is not None, False, "adapter", request.adapter, has)
     _check_sampling(request, capabilities)
+
+
+def check_streaming(request: GenerationRequest, capabilities: Capabilities) -> None:
+    """Refuse what a stream cannot carry, though a whole answer can.
+
+    Raises:
+        UnsupportedFeatureError: ``param`` names the field.
+    """
+    _needs(True, capabilities.supports_streaming, "stream", True, capabilities)
+    wanted = request.sampling_params.logprobs
+    _needs(wanted, capabilities.supports_streamed_logprobs, "logprobs", wanted, capabilities)
+
+
+def effective_temperature(params: SamplingParams, capabilities: Capabilities) -> float:
+    """The temperature a request runs at: its own, or what the engine has in force when the caller gave none."""
+    if not params.temperature_given and not capabilities.per_request_sampling:
+        return capabilities.temperature
+    return float(params.temperature)
 
 
 def _check_sampling(request: GenerationRequest, capabilities: Capabilities) -> None:
     params = request.sampling_params
     if not capabilities.per_request_sampling:
         fixed: tuple[tuple[str, object, object], ...] = (
-            ("temperature", params.temperature, capabilities.temperature),
+            ("temperature", params.temperature if params.temperature_given else None, capabilities.temperature),
             ("top_p", params.top_p, capabilities.top_p),
             ("seed", params.seed, capabilities.seed),
         )
         for name, value, in_force in fixed:
             if value is not None and value != in_force:
                 raise _fixed(name, value, in_force, capabilities.name)
-        if params.n > 1 and not params.greedy:
+        if params.n > 1 and effective_temperature(params, capabilities) > GREEDY_TEMPERATURE:
             raise UnsupportedFeatureError(
                 f'"n" = {params.n} is not supported by this server: the engine of backend {capabilities.name!r} fixes '
                 "its sampling, so every choice would be the same text. Send n as 1.",

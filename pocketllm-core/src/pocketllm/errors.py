@@ -110,3 +110,11 @@ class DeadlineExceededError(PocketLLMError):
 
     status = 504
     code = "deadline_exceeded"
+
+
+def error_named(kind: str, message: str, param: str | None = None) -> PocketLLMError:
+    """An error of the class called ``kind``, as it arrives from another process; an unknown name is an EngineError."""
+    found = globals().get(kind)
+    if isinstance(found, type) and issubclass(found, PocketLLMError):
+        return found(message, param=param)
+    return EngineError(message, param=param)

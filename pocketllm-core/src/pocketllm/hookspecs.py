@@ -21,6 +21,7 @@ from pocketllm.types import (
     Offer,
     Refusal,
     StepBatch,
+    SyntaxPart,
 )
 
 if TYPE_CHECKING:
@@ -85,6 +86,10 @@ class HostScope:
     @hookspec(firstresult=True)
     def pocketllm_commands(self) -> list[CommandPart]:  # type: ignore[empty-body]
         """Subcommands of the ``pocketllm`` program, as data: nothing is imported for ``--help``."""
+
+    @hookspec(firstresult=True)
+    def pocketllm_syntaxes(self) -> list[SyntaxPart]:  # type: ignore[empty-body]
+        """Tool-call syntaxes this plugin can read, as data; they are asked before core's own."""
 
     @hookspec(firstresult=True)
     def pocketllm_resolve_model(self, name: str) -> ModelSource | None:

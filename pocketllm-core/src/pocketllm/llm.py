@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import select
 import threading
 import time
@@ -10,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from pocketllm.capability_check import check_streaming
 from pocketllm.engine.host import EngineHost, HostLimits
 from pocketllm.engine.record import RequestRecord, Subscription
 from pocketllm.engine_args import EngineArgs
-from pocketllm.errors import ConfigurationError, QueueFullError
+from pocketllm.errors import ConfigurationError, QueueFullError, RequestCancelledError
 from pocketllm.protocol import Prompt, chat_call, prompt_requests
 from pocketllm.registry import Registry
 from pocketllm.sampling_params import SamplingParams
@@ -26,6 +28,8 @@ from pocketllm.types import (
     HealthStatus,
     TokenEvent,
 )
+
+logger = logging.getLogger("pocketllm.engine")
 
 
 class LLM:
@@ -56,6 +60,7 @@ class LLM:
         args = engine_args(args, fields)
         self._host = EngineHost(args, registry=registry, placement="thread", limits=limits, on_progress=on_progress)
         self._stopping = False
+        self._closing = threading.RLock()
         self._pump = threading.Thread(target=self._drain_events, name="pocketllm-pump", daemon=True)
         self._pump.start()
         self._host.start()
@@ -78,7 +83,7 @@ class LLM:
 
         All prompts run together, as far as the engine batches. When one fails, the others are cancelled.
         """
-        requests = prompt_requests(prompts, sampling_params, request_id, self.capabilities)
+        requests = prompt_requests(prompts, sampling_params, request_id)
         return self._results(requests)
 
     def generate_stream(
@@ -89,7 +94,7 @@ class LLM:
         request_id: str | None = None,
     ) -> Iterator[TokenEvent]:
         """Stream one prompt. Leaving the iterator early cancels the request."""
-        requests = prompt_requests(prompt, sampling_params, request_id, self.capabilities)
+        requests = prompt_requests(prompt, sampling_params, request_id)
         if len(requests) != 1:
             raise ConfigurationError("generate_stream takes one prompt: call it once for each.", param="prompt")
         return self._stream(requests[0])
@@ -140,14 +145,15 @@ class LLM:
 
     def close(self, deadline_s: float = 5.0) -> None:
         """End every request and the engine; idempotent."""
-        if self._stopping:
-            return
-        self._host.close(deadline_s)
-        self._stopping = True
-        if threading.current_thread() is not self._pump:
+        with self._closing:
+            if self._stopping:
+                return
+            self._host.close(deadline_s)
+            self._stopping = True
             self._host.wake()
-            self._pump.join()
-            self._host.release()
+            if threading.current_thread() is not self._pump:
+                self._pump.join()
+                self._host.release()
 
     def __enter__(self) -> Self:
         return self
@@ -166,7 +172,11 @@ class LLM:
             due = self._host.next_timer()
             timeout_ms = None if due is None else max(0.0, (due - time.monotonic()) * 1e3)
             poller.poll(timeout_ms)
-            self._host.drain_events()
+            try:
+                self._host.drain_events()
+            except Exception as error:  # a fault of core's own: without this thread every caller would wait for ever
+                logger.exception("draining events failed")
+                self._host.fail(f"Draining events failed: {error!r}.")
 
     def _results(self, requests: list[GenerationRequest]) -> list[GenerationResult]:
         """Submit as many as are admitted, and the rest as room is made, so that a long list needs no care."""
@@ -191,6 +201,7 @@ class LLM:
 
     def _stream(self, request: GenerationRequest) -> Iterator[TokenEvent]:
         # Submitted here and not in the generator, so that a refusal is raised by the call itself.
+        check_streaming(request, self.capabilities)
         return _Reader(self._host.submit(request))
 
 
@@ -215,7 +226,10 @@ class _Reader(Iterator[TokenEvent]):
         return self._ready.pop(0)
 
     def result(self) -> GenerationResult:
+        self._subscription.wait_for_end()
         while not self.record.finished:
+            if self._subscription.at_end:
+                raise RequestCancelledError(f"The reader of request {self.record.request_id} was closed.")
             self._event.wait()
             self._event.clear()
         self.close()

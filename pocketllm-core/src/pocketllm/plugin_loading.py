@@ -41,7 +41,7 @@ def load_plugin(plugin: Plugin, environ: Mapping[str, str] | None = None, target
         return LoadedPlugin(plugin)
     environ = os.environ if environ is None else environ
     try:
-        target = _import_target(plugin.value) if target is None else target
+        target = import_target(plugin.value) if target is None else target
         version = _other_contract(target) if plugin.group == BACKENDS_GROUP else None
         if version is not None:
             return LoadedPlugin(_incompatible(plugin, version))
@@ -63,7 +63,7 @@ def broken(plugin: Plugin, error: BaseException) -> Plugin:
     return msgspec.structs.replace(plugin, state=PluginState.BROKEN, error=text)
 
 
-def _import_target(value: str) -> object:
+def import_target(value: str) -> object:
     module_name, _, attributes = value.partition(":")
     target: object = importlib.import_module(module_name)
     for attribute in filter(None, attributes.split(".")):

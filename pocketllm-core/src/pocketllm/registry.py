@@ -28,14 +28,15 @@ from pocketllm.discovery import (
 )
 from pocketllm.errors import BackendUnavailableError, PluginError, PocketLLMError
 from pocketllm.hook_calls import ENGINE_HOOKS
-from pocketllm.plugin_loading import LoadedPlugin, broken, load_plugin
-from pocketllm.types import BackendInfo, CommandPart, ModelSource, Offer, Refusal
+from pocketllm.plugin_loading import LoadedPlugin, broken, import_target, load_plugin
+from pocketllm.types import BackendInfo, CommandPart, ModelSource, Offer, Refusal, SyntaxPart
 
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint
     from pocketllm.engine_args import EngineArgs
     from pocketllm.hookspecs import Engine, LoadReport
     from pocketllm.selection import Selection as Selection
+    from pocketllm.text.tool_calls.base import ToolCallSyntax
 
 OWN_BACKENDS = ("torch",)
 """Backends that this project publishes as ``pocketllm-NAME``."""
@@ -197,6 +198,14 @@ class Registry:
                 parts.update({part.name: part for part in answer or ()})
         return list(parts.values())
 
+    def syntaxes(self) -> list[ToolCallSyntax]:
+        """Tool-call syntaxes that plugins bring, by plugin name; one that does not load breaks its plugin."""
+        found: list[ToolCallSyntax] = []
+        for loaded in self._load_group(PLUGINS_GROUP):
+            if "pocketllm_syntaxes" in loaded.plugin.hooks:
+                found += self._ask(loaded, _ask_syntaxes) or ()
+        return found
+
     def resolve_model(self, name: str | None) -> ModelSource:
         """Where a model lies; see :func:`pocketllm.models.resolve.resolve_model`."""
         from pocketllm.models.resolve import resolve_model
@@ -282,6 +291,22 @@ def _ask_commands(hook: Any, taken: Collection[str]) -> list[CommandPart]:
                 "'module:attribute'."
             )
     return list(answer)
+
+
+def _ask_syntaxes(hook: Any) -> list[ToolCallSyntax]:
+    answer = hook.pocketllm_syntaxes()
+    if not isinstance(answer, list | tuple) or not all(isinstance(part, SyntaxPart) for part in answer):
+        raise PluginError("pocketllm_syntaxes did not return a list of SyntaxPart.")
+    syntaxes = []
+    for part in answer:
+        syntax = import_target(part.target)
+        for method in ("recognises", "parse", "stream"):
+            if not callable(getattr(syntax, method, None)):
+                raise PluginError(
+                    f"pocketllm_syntaxes: {part.target!r} has no method {method}(): see pocketllm.text.tool_calls.base."
+                )
+        syntaxes.append(cast("ToolCallSyntax", syntax))
+    return syntaxes
 
 
 def _ask_source(hook: Any, name: str) -> ModelSource | None:

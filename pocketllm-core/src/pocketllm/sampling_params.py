@@ -13,8 +13,15 @@ from pocketllm.errors import ConfigurationError
 
 MAX_CHOICES = 128
 MAX_TOP_LOGPROBS = 20
+MAX_STOPS = 64
+MAX_STOP_CHARS = 4096
 # A temperature this small is greedy: dividing logits by it would only add rounding noise to an argmax.
 GREEDY_TEMPERATURE = 1e-5
+
+
+# A float object of its own, so that the default can be told from an explicit 0.0 by identity. msgspec hands the very
+# object out and encodes it as any other float; a decoded request has left the question behind (see engine/prompt.py).
+DEFAULT_TEMPERATURE = float("0")
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +35,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     max_tokens: int | None = None
-    temperature: float = 0.0
+    temperature: float = DEFAULT_TEMPERATURE
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
@@ -88,6 +95,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
     @property
+    def temperature_given(self) -> bool:
+        """False when the temperature is the default: an engine that fixes another one may then use its own."""
+        return self.temperature is not DEFAULT_TEMPERATURE
+
+    @property
     def greedy(self) -> bool:
         """True when the sampler takes the argmax and reads no random number."""
         return self.temperature <= GREEDY_TEMPERATURE
@@ -145,6 +157,12 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
         raise ConfigurationError(f"stop = {stop!r} is neither a string nor a list of strings.", param="stop")
     if any(not item for item in items):
         raise ConfigurationError("stop has an empty string, which would match everywhere: remove it.", param="stop")
+    if len(items) > MAX_STOPS or sum(map(len, items)) > MAX_STOP_CHARS:
+        raise ConfigurationError(
+            f"stop has {len(items)} strings with {sum(map(len, items))} characters: at most {MAX_STOPS} strings and "
+            f"{MAX_STOP_CHARS} characters in all are watched for.",
+            param="stop",
+        )
     return tuple(items)
 
 

@@ -55,7 +55,8 @@ class Choice(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Constraint(msgspec.Struct, frozen=True):
-    """A restriction on the generated text, as text. ``kind``: json_object, json_schema, regex or grammar (Lark)."""
+    """A restriction on the generated text, as text. ``kind``: json_object (no text), json_schema, regex, grammar (Lark)
+    or choice (a JSON list of strings)."""
 
     kind: str
     text: str
@@ -73,8 +74,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     number that fits the context, ``stop_token_ids`` holds every id that ends a sequence (end-of-sequence ids are left
     out under ``ignore_eos``), and stop strings are core's business.
 
-    ``metadata`` carries what the prompt boundary needs (messages, tools, thinking mode) and extensions' own keys.
-    ``deadline_s`` is the time budget from acceptance; core enforces it by cancelling.
+    ``metadata`` carries what the prompt boundary needs (messages, tools, thinking mode) and extensions' own keys; see
+    :mod:`pocketllm.protocol` for those that it writes. ``deadline_s`` is the time budget from acceptance; core enforces
+    it by cancelling. Higher ``priority`` goes first. Prefixes cached under a ``cache_salt`` are shared within it alone.
     """
 
     prompt: str | None = None
@@ -152,11 +154,17 @@ class PromptReport(msgspec.Struct, frozen=True):
 
 
 class Finish(msgspec.Struct, frozen=True):
-    """The one final event of a sequence. ``reason`` is a :class:`FinishReason` value; ``error`` goes with "error"."""
+    """The one final event of a sequence. ``reason`` is a :class:`FinishReason` value; ``error`` goes with "error".
+
+    With ``error_kind``, the name of a class in :mod:`pocketllm.errors`, and ``param`` the caller's exception is of that
+    class.
+    """
 
     handle: int
     reason: str
     error: str | None = None
+    error_kind: str = ""
+    param: str | None = None
 
 
 class StepBatch(msgspec.Struct, frozen=True):
@@ -220,6 +228,12 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     supports_min_tokens: bool = False
     supports_ignore_eos: bool = False
     supports_stop_token_ids: bool = False
+    supports_tool_choice: bool = False
+    """``tool_choice`` other than auto is served; required and named also need ``supports_structured_outputs``"""
+    supports_suffix: bool = False
+    """the checkpoint has fill-in-the-middle tokens, and a completion may be fitted in front of a suffix"""
+    supports_priority: bool = False
+    """among waiting requests those with a higher ``priority`` go first"""
     per_request_sampling: bool = False
     """temperature, top_p and seed are read from each request"""
     per_request_top_k: bool = False
@@ -348,6 +362,13 @@ class CommandPart(msgspec.Struct, frozen=True, kw_only=True):
     help: str
 
 
+class SyntaxPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool-call syntax a plugin brings: its name and the import string of a ``ToolCallSyntax`` object."""
+
+    name: str
+    target: str
+
+
 # ------------------------------------------------------------------------------------------------------- results
 
 
@@ -415,6 +436,8 @@ class ChoiceResult(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: tuple[dict[str, Any], ...] = ()
     logprobs: tuple[LogprobEntry, ...] | None = None
     num_generated_tokens: int = 0
+    stop_sequence: str | None = None
+    """The stop string that ended the choice, if one did."""
     error: str | None = None
 
     def __repr__(self) -> str:
@@ -459,7 +482,8 @@ class TokenEvent(msgspec.Struct, frozen=True, kw_only=True):
     """What one choice gained since the reader last looked; deltas merge when a reader is slower than the engine.
 
     The deltas of a stream add up to the non-streamed answer. The last event of a choice carries ``finish_reason``; the
-    last event of the request also carries ``usage``. ``metadata`` may hold ``tool_calls`` that a backend brought.
+    last event of the request also carries ``usage``. ``metadata`` may hold ``tool_calls`` (OpenAI-shaped deltas) and, at
+    the end, ``stop_sequence`` (the stop string that matched).
     """
 
     request_id: str

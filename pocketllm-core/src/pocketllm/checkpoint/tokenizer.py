@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -72,6 +73,11 @@ class Tokenizer:
         self.bos_token = None if self.bos_token_id is None else self.token_text(self.bos_token_id)
         self.eos_token = None if self.eos_token_id is None else self.token_text(self.eos_token_id)
 
+    @functools.cached_property
+    def max_token_chars(self) -> int:
+        """Length of the longest surface: a text has at least its own length over this in tokens."""
+        return max(map(len, self._engine.get_vocab(with_added_tokens=True)), default=1)
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.decoder_kind}, {self.vocab_size} tokens>"
 
@@ -91,7 +97,8 @@ class Tokenizer:
         """
         engine = self._engine if parse_special else self._plain
         try:
-            ids = list(engine.encode(text, add_special_tokens=False).ids)
+            # The batch call gives the GIL away while it works; the plain one keeps it, for seconds on a long text.
+            ids = list(engine.encode_batch([text], add_special_tokens=False)[0].ids)
         except (TypeError, UnicodeEncodeError):
             # The library reports a lone surrogate as a wrong type.
             raise ConfigurationError(_describe_bad_text(text), param="prompt") from None

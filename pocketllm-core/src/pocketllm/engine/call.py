@@ -12,7 +12,7 @@ from pocketllm.types import Finish, FinishReason, GenerationRequest, StepBatch
 class TokenStage(Protocol):
     """Sees each token id of one choice after the engine produced it; returning True ends the choice."""
 
-    def feed(self, token_ids: list[int]) -> bool: ...
+    def feed(self, token_id: int) -> bool: ...
 
 
 class TextStage(Protocol):

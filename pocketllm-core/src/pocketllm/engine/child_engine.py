@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pocketllm.engine import frames
 from pocketllm.engine.call import GenerateCall
-from pocketllm.errors import BackendUnavailableError, ConfigurationError, EngineError
+from pocketllm.errors import BackendUnavailableError, ConfigurationError, EngineError, error_named
 from pocketllm.hookspecs import LoadReport, hookimpl
 from pocketllm.types import Capabilities, Command, EngineStats, StepBatch
 
@@ -31,6 +31,7 @@ logger = logging.getLogger("pocketllm.engine")
 
 MAX_READ_BYTES = 1 << 20
 KILL_GRACE_S = 2.0
+EXIT_STATUS_WAIT_S = 0.05
 
 
 class ChildEngine:
@@ -125,6 +126,7 @@ class ChildEngine:
             except subprocess.TimeoutExpired:
                 logger.warning("the engine's process %d did not close in time: killing it", self.process.pid)
         self._kill()
+        self._fail_tickets("The engine was closed.")
         self._commands.put(None)
 
     @property
@@ -175,7 +177,7 @@ class ChildEngine:
         silent_s = now - self._awaiting_pong_since
         if silent_s < self._hang_timeout_s:
             return None
-        self._kill()
+        self.process.kill()
         return f"The engine's process {self.process.pid} did not answer for {silent_s:.0f} s and was killed."
 
     # -- inside ---------------------------------------------------------------------------------------------------
@@ -225,7 +227,7 @@ class ChildEngine:
                         opened = capabilities
                     case frames.OpenFailed():
                         logger.debug("open failed in the child:\n%s", frame.traceback)
-                        raise frames.error_from(frame)
+                        raise error_named(frame.kind, frame.message, frame.param)
                     case _:
                         self._take(frame, [])
             if opened is not None:
@@ -255,15 +257,19 @@ class ChildEngine:
 
     def _died(self) -> None:
         if self._death is None:
+            # The pipe ends a moment before the exit status is there. Whoever retires the engine reaps the process.
             try:
-                code = self.process.wait(timeout=KILL_GRACE_S)
+                how = _how_it_ended(self.process.wait(timeout=EXIT_STATUS_WAIT_S))
             except subprocess.TimeoutExpired:
-                self._kill()  # it closed its pipe but lives on: of no use to anybody
-                code = self.process.wait()
-            self._death = f"The engine's process {self.process.pid} {_how_it_ended(code)}."
-            for pending in self._tickets.values():
-                pending.set_exception(EngineError(self._death))
-            self._tickets.clear()
+                self.process.kill()
+                how = "closed its event pipe and was killed"
+            self._death = f"The engine's process {self.process.pid} {how}."
+            self._fail_tickets(self._death)
+
+    def _fail_tickets(self, why: str) -> None:
+        while self._tickets:
+            _, pending = self._tickets.popitem()
+            pending.set_exception(EngineError(why))
 
     def _kill(self) -> None:
         if self.process.poll() is None:
@@ -282,6 +288,8 @@ class ChildEngine:
 
     def _release(self) -> None:
         self._commands.put(None)
+        # The writer may still be in a write: the descriptor's number must not be given to another file under it.
+        self._writer.join(KILL_GRACE_S)
         fds = (self._commands_fd, self._events_fd, self._lifeline_fd)
         self._commands_fd = self._events_fd = self._lifeline_fd = -1
         for fd in fds:

@@ -6,6 +6,7 @@ One thread serves both pipes: commands in, step batches out. The engine has its 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import select
 import signal
@@ -16,9 +17,11 @@ import traceback
 from pocketllm.engine import frames
 from pocketllm.engine.call import GenerateCall
 from pocketllm.engine.extensions import EngineHooks
-from pocketllm.errors import EngineError, PocketLLMError
+from pocketllm.errors import EngineError, PluginError, PocketLLMError
 from pocketllm.hookspecs import Ticket
 from pocketllm.types import CancelReason, Command, EngineStats, Finish, FinishReason, GenerationRequest, StepBatch
+
+logger = logging.getLogger("pocketllm.engine")
 
 # The parent asks for nothing while streams run, yet its view of the counters must not grow old.
 STATS_INTERVAL_S = 0.25
@@ -155,10 +158,13 @@ class Child:
             self._hooks.generate(GenerateCall(request))
         except PocketLLMError as error:
             # The hook in the parent has already said yes, so the refusal travels as the request's final event.
+            kind = type(error).__name__
             finished = [
-                Finish(handle=choice.handle, reason=FinishReason.ERROR, error=error.message)
+                Finish(choice.handle, FinishReason.ERROR, error.message, error_kind=kind, param=error.param)
                 for choice in request.choices
             ]
+            for choice in request.choices:
+                self._hooks.cancel(choice.handle, CancelReason.PLUGIN)
             self._send(frames.Batch(StepBatch(finished=finished)))
 
     def _control(self, ticket: int, command: Command) -> None:
@@ -190,7 +196,11 @@ class Child:
 
     def _send_stats(self) -> None:
         self._stats_at = time.monotonic()
-        stats = self._hooks.stats()
+        try:
+            stats = self._hooks.stats()
+        except PluginError as error:
+            logger.error("%s", error.message)  # old counters are better than no engine
+            return
         if stats != self._last_stats:
             self._last_stats = stats
             self._send(frames.Stats(stats))

@@ -33,8 +33,8 @@ class EngineHooks:
         self._modules = _owners(extensions)
         self._manager = new_relay("engine")
         # pluggy calls the last registered first: extensions, then the gate, then the engine.
-        self._manager.register(engine, name="engine")
-        self._manager.register(_Gate(), name="gate")
+        self._manager.register(engine, name="<engine>")
+        self._manager.register(_Gate(), name="<gate>")
         for name, plugin in extensions:
             self._manager.register(plugin, name=name)
 
@@ -73,11 +73,8 @@ class EngineHooks:
             raise PluginError(f"Nobody accepted the request: pocketllm_generate answered {accepted!r} instead of True.")
 
     def cancel(self, handle: int, reason: CancelReason) -> None:
-        try:
-            self._manager.hook.pocketllm_cancel(handle=handle, reason=reason.value)
-        except Exception as error:  # noqa: BLE001  # one raising extension would keep the call from the engine
-            logger.error("%s", self._plugin_error(error, "pocketllm_cancel").message)
-            self.engine.pocketllm_cancel(handle=handle, reason=reason.value)  # type: ignore[attr-defined]  # as above
+        """Never raises: what an extension or the engine raises is logged."""
+        self._broadcast("pocketllm_cancel", handle=handle, reason=reason.value)
 
     def stats(self) -> EngineStats:
         try:
@@ -91,11 +88,21 @@ class EngineHooks:
         return ticket
 
     def close(self, deadline_s: float) -> None:
+        """Never raises, as :meth:`cancel`."""
+        self._broadcast("pocketllm_close", deadline_s=deadline_s)
+
+    def _broadcast(self, hook: str, **arguments: object) -> None:
         try:
-            self._manager.hook.pocketllm_close(deadline_s=deadline_s)
-        except Exception as error:  # noqa: BLE001  # the engine must be closed whatever an extension does
-            logger.error("%s", self._plugin_error(error, "pocketllm_close").message)
-            self.engine.pocketllm_close(deadline_s=deadline_s)  # type: ignore[attr-defined]  # as above
+            getattr(self._manager.hook, hook)(**arguments)
+        except Exception as error:  # noqa: BLE001  # any plugin may raise anything
+            logger.error("%s", self._plugin_error(error, hook).message)
+            if self.blame(error) is None:
+                return  # the engine's own fault: it was reached
+            # pluggy stops at the first that raises, and the engine comes last.
+            try:
+                getattr(self.engine, hook)(**arguments)
+            except Exception as own:  # noqa: BLE001  # as above
+                logger.error("%s", self._plugin_error(own, hook).message)
 
     def blame(self, error: BaseException) -> str | None:
         """The extension whose code is innermost in the traceback, or None when it is nobody's."""

@@ -12,7 +12,7 @@ import msgspec
 
 from pocketllm.discovery import Plugin
 from pocketllm.engine_args import EngineArgs
-from pocketllm.errors import EngineError, PocketLLMError
+from pocketllm.errors import EngineError
 from pocketllm.types import Capabilities, Command, EngineStats, GenerationRequest, StepBatch
 
 MAX_FRAME_BYTES = 1 << 30
@@ -132,13 +132,3 @@ class FrameReader:
             start += 4 + length
         del self._buffer[:start]
         return bodies
-
-
-def error_from(failed: OpenFailed) -> PocketLLMError:
-    """The child's error as the same class on this side."""
-    from pocketllm import errors
-
-    kind = getattr(errors, failed.kind, None)
-    if isinstance(kind, type) and issubclass(kind, PocketLLMError):
-        return kind(failed.message, param=failed.param)
-    return EngineError(failed.message, param=failed.param)

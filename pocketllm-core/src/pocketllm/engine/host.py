@@ -47,6 +47,7 @@ from pocketllm.types import (
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint, Tokenizer
     from pocketllm.engine_args import EngineArgs
+    from pocketllm.hookspecs import Engine
     from pocketllm.registry import Registry
     from pocketllm.selection import Selection
 
@@ -219,31 +220,34 @@ class EngineHost:
             done = self._changed.wait_for(lambda: self._state is not SlotState.LOADING, timeout_s)
             if not done:
                 raise BackendUnavailableError(f"The model is still loading after {timeout_s} s: {self._progress[0]}.")
-            self._ready_engine()
+            self.check_ready()
+
+    def check_ready(self) -> None:
+        """Raise why the slot is not READY: a failed first load with its own error."""
+        if self._state is SlotState.FAILED and self._epoch == 0 and self._failure is not None:
+            raise self._failure
+        self._ready_engine()
 
     def _load(self) -> None:
         try:
             opened = self._open_engine()
-        except Exception as error:  # a runtime may raise anything while it loads: the slot must say so
+        except BaseException as error:  # a runtime may raise anything, SystemExit too: the slot must say so
             logger.debug("load failed", exc_info=True)
             failure = error if isinstance(error, PocketLLMError) else EngineError(f"Loading failed: {error!r}")
             self._load_failed(failure)
             return
         with self._changed:
-            if self._state is SlotState.CLOSED:
-                closing = opened
-            else:
-                closing = None
+            wanted = self._state is SlotState.LOADING
+            if wanted:
+                self._selector.register(opened.hooks.engine.events, selectors.EVENT_READ)
                 self._epoch = opened.epoch
                 self._open = opened
                 self._failure = None
-                self._selector.register(opened.hooks.engine.events, selectors.EVENT_READ)
                 if hasattr(opened.hooks.engine, "check"):
                     self._heartbeat_at = time.monotonic() + self.limits.heartbeat_s
                 self._set_state(SlotState.READY)
-        if closing is not None:
-            closing.hooks.close(1.0)
-            _close_events(closing)
+        if not wanted:  # closed or drained while it was loading
+            _retire(opened)
 
     def _open_engine(self) -> OpenEngine:
         from pocketllm.backend_options import checked_options
@@ -269,7 +273,7 @@ class EngineHost:
         if self._placement == "child" or (self._placement == "auto" and backend.info.holds_gil):
             from pocketllm.engine.child_engine import ChildEngine
 
-            engine: object = ChildEngine(
+            engine: Engine = ChildEngine(
                 args,
                 self._registry.plugins,
                 self._report,
@@ -279,14 +283,19 @@ class EngineHost:
             )
         else:
             engine = backend.open(args, checkpoint, self._report)
-        hooks = EngineHooks(engine, self._registry.extensions())  # type: ignore[arg-type]  # checked by the kit
         try:
+            if not hasattr(getattr(engine, "events", None), "drain"):
+                raise EngineError(
+                    f"Backend {backend.name!r} opened an engine without an event source: give it an attribute events, "
+                    "such as a pocketllm.engine.outbox.Outbox."
+                )
+            hooks = EngineHooks(engine, self._registry.extensions())
             capabilities = hooks.capabilities()
-            prompts = PromptBuilder(checkpoint, options.get("eos_token_id"))
+            prompts = PromptBuilder(checkpoint, options.get("eos_token_id"), self._registry.syntaxes())
+            return OpenEngine(self._epoch + 1, hooks, capabilities, prompts)
         except BaseException:
-            hooks.close(1.0)
+            _discard(engine)
             raise
-        return OpenEngine(self._epoch + 1, hooks, capabilities, prompts)
 
     def _report(self, stage: str, fraction: float) -> None:
         self._progress = (stage, fraction)
@@ -295,11 +304,11 @@ class EngineHost:
 
     def _load_failed(self, failure: PocketLLMError) -> None:
         with self._changed:
-            if self._state is SlotState.CLOSED:
-                return
             self._failure = failure
-            was_open = self._epoch > 0
             self._loader = None
+            if self._state is not SlotState.LOADING:
+                return  # closed or drained while it was loading
+            was_open = self._epoch > 0
             self._set_state(SlotState.FAILED)
             if was_open:  # a slot that worked before is tried again; a first load that fails is the person's to mend
                 self._plan_restart()
@@ -324,6 +333,12 @@ class EngineHost:
             self._loader = None
             self._set_state(SlotState.FAILED)
             self._plan_restart()
+
+    def fail(self, reason: str) -> None:
+        """Give the open engine up: a fault outside it has made its requests unanswerable."""
+        with self._lock:
+            if self._open is not None:
+                self._engine_failed(self._open, reason)
 
     def _plan_restart(self) -> None:
         now = time.monotonic()
@@ -366,22 +381,21 @@ class EngineHost:
             DuplicateRequestError: the request_id is active. UnsupportedFeatureError, ConfigurationError: see
             :meth:`prepare`; and whatever an extension refuses with.
         """
-        stop = request.sampling_params.stop
         if prepared is None:
             prepared = self.prepare(request)
-        request = prepared.request
-        opened, call, record = self._admit(prepared, stop)
+        opened, call, record = self._admit(prepared)
         try:
             opened.hooks.generate(call)
         except BaseException:
             self._withdraw(opened, record)
             raise
-        if record.cancel_reason is not None:  # cancelled while the hook was running
-            self._cancel_record(record, record.cancel_reason)
+        with self._lock:
+            if record.cancel_reason is not None and not record.finished:  # cancelled while the hook was running
+                self._cancel_record(record, record.cancel_reason)
         self._wake.set()  # the driver's next timer may be earlier now
         return record
 
-    def _admit(self, prepared: Prepared, stop: tuple[str, ...]) -> tuple[OpenEngine, GenerateCall, RequestRecord]:
+    def _admit(self, prepared: Prepared) -> tuple[OpenEngine, GenerateCall, RequestRecord]:
         request = prepared.request
         with self._lock:
             opened = self._ready_engine()
@@ -398,7 +412,7 @@ class EngineHost:
             self._records[request.request_id] = record
             if request.deadline_s is not None:
                 self._timers[request.request_id] = record.accepted_at + request.deadline_s
-            call = _StagedCall(self, opened, record, prepared, stop)
+            call = _StagedCall(self, opened, record, prepared)
             return opened, call, record
 
     def _withdraw(self, opened: OpenEngine, record: RequestRecord) -> None:
@@ -451,8 +465,9 @@ class EngineHost:
     def register(self, opened: OpenEngine, record: RequestRecord, streams: list[ChoiceStream]) -> None:
         """From here on events of these choices are routed; called when the record's call is sealed."""
         with self._lock:
-            if self._records.get(record.request_id) is record:
-                opened.pump.register(streams)
+            if self._open is not opened:
+                raise BackendUnavailableError("The engine was lost while it took this request: try again.")
+            opened.pump.register(streams)
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -493,11 +508,11 @@ class EngineHost:
 
     def _route(self, opened: OpenEngine) -> None:
         try:
-            batches = opened.hooks.engine.events.drain()
-        except Exception as error:  # noqa: BLE001  # a malformed frame from a dying child, or a broken source
+            routed = opened.pump.route(opened.hooks.engine.events.drain())
+        except Exception as error:  # a malformed batch, a broken source, a frame cut off by a dying child
+            logger.exception("events cannot be read")
             self._engine_failed(opened, f"The engine's events cannot be read: {error!r}.")
             return
-        routed = opened.pump.route(batches)
         self._after(routed, opened)
         if routed.fatal is not None:
             self._engine_failed(opened, routed.fatal)
@@ -522,8 +537,12 @@ class EngineHost:
             if record.cancel_reason is None:
                 self._cancel_record(record, CancelReason.DEADLINE)
             else:
-                logger.error("the engine did not end the cancelled request %s in time", request_id)
                 self._after(opened.pump.end([record], FinishReason.CANCELLED, None), opened)
+                self._engine_failed(
+                    opened,
+                    f"The engine did not end the cancelled request {request_id} within "
+                    f"{self.limits.cancel_grace_s:g} s: it hangs.",
+                )
         if self._heartbeat_at is not None and self._heartbeat_at <= now and self._open is not None:
             self._heartbeat_at = now + self.limits.heartbeat_s
             reason = self._open.hooks.engine.check()  # type: ignore[attr-defined]  # only set for engines that have it
@@ -570,7 +589,7 @@ class EngineHost:
                 if self._open is opened:
                     self._selector.unregister(opened.hooks.engine.events)
                     self._open = None
-            _close_events(opened)
+            _close_events(opened.hooks.engine)
         if loader is not None and loader is not threading.current_thread():
             loader.join(deadline_s)
         self._wake.set()
@@ -589,7 +608,7 @@ class EngineHost:
             return opened
         if self._state is SlotState.FAILED and self._failure is not None:
             if self._epoch == 0:
-                raise self._failure
+                raise BackendUnavailableError(f"The model could not be loaded: {self._failure.message}")
             raise BackendUnavailableError(f"The engine failed and is not back yet: {self._failure.message}")
         words = {
             SlotState.LOADING: "The model is still loading: try again when it is ready.",
@@ -608,15 +627,12 @@ class EngineHost:
 class _StagedCall(GenerateCall):
     """The host's call. Sealing makes the request final and registers its choices, with their stages, for events."""
 
-    def __init__(
-        self, host: EngineHost, opened: OpenEngine, record: RequestRecord, prepared: Prepared, stop: tuple[str, ...]
-    ) -> None:
+    def __init__(self, host: EngineHost, opened: OpenEngine, record: RequestRecord, prepared: Prepared) -> None:
         super().__init__(prepared.request, host.post_answer)
         self._host = host
         self._opened = opened
         self._record = record
         self._prepared = prepared
-        self._stop = stop
 
     def seal(self) -> None:
         if not self._sealed:
@@ -628,14 +644,16 @@ class _StagedCall(GenerateCall):
 
         record, tokenizer = self._record, self._opened.prompts.tokenizer
         record.take_request(self.request)
+        new_call_stream = self._prepared.new_call_stream
         streams = []
         for index in range(len(self.request.choices)):
             # Wrappers are entered outermost first, and text travels outwards.
             text = ChoiceText(
                 tokenizer,
-                stop=self._stop,
+                stop=self._prepared.stops,
                 reasoning_mode=self._prepared.reasoning_mode,
-                kept_ids=self._opened.prompts.reasoning_tag_ids,
+                kept_ids=self._opened.prompts.kept_ids,
+                tool_calls=None if new_call_stream is None else new_call_stream(),
                 stages=[factory(index) for factory in reversed(self.text_stages)],
             )
             token_stages = [factory(index) for factory in reversed(self.token_stages)]
@@ -646,10 +664,19 @@ class _StagedCall(GenerateCall):
 def _retire(opened: OpenEngine) -> None:
     """Close an engine that is out of service; its late events are of no interest."""
     opened.hooks.close(0.5)
-    _close_events(opened)
+    _close_events(opened.hooks.engine)
 
 
-def _close_events(opened: OpenEngine) -> None:
-    close = getattr(opened.hooks.engine.events, "close", None)
+def _discard(engine: Engine) -> None:
+    """Close an engine that opened but cannot be used."""
+    try:
+        engine.pocketllm_close(deadline_s=1.0)  # type: ignore[attr-defined]  # hook methods are not part of Engine
+        _close_events(engine)
+    except Exception:  # the reason for discarding it is what the person has to see
+        logger.exception("closing an unusable engine failed")
+
+
+def _close_events(engine: Engine) -> None:
+    close = getattr(engine.events, "close", None)
     if close is not None:
         close()

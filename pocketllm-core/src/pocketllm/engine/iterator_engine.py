@@ -7,6 +7,7 @@ active sequences in turn, the queue, cancellation between steps, limits, stop id
 
 from __future__ import annotations
 
+import operator
 import select
 import threading
 import time
@@ -282,10 +283,10 @@ class IteratorEngine(ABC):
             if sequence.items is None:
                 sequence.items = iter(self.tokens(sequence.request))
             item = next(sequence.items, None)
-        except Exception as exc:  # noqa: BLE001  # the author's iterator may raise anything; only its stream ends
+            reason = FinishReason.STOP.value if item is None else self._add_row(sequence, item, step)
+        except BaseException as exc:  # noqa: BLE001  # the author's iterator may raise or yield anything; its stream ends
             step.finished.append(_error(sequence.handle, exc))
             return True
-        reason = FinishReason.STOP.value if item is None else self._add_row(sequence, item, step)
         if reason is None:
             return False
         step.finished.append(Finish(handle=sequence.handle, reason=reason))
@@ -296,7 +297,8 @@ class IteratorEngine(ABC):
         if isinstance(item, PromptReport):
             step.prompts.append(msgspec.structs.replace(item, handle=sequence.handle))
             return None
-        emission = Emission(token_id=item) if isinstance(item, int) else item
+        # index() also takes the integers of array libraries, and names the type of anything else.
+        emission = item if isinstance(item, Emission) else Emission(token_id=operator.index(item))
         token, reason = emission.token_id, emission.finish_reason
         if token is None:
             row = step.add(sequence.handle, 0, TokenFlag.TEXT)
@@ -371,5 +373,5 @@ class IteratorEngine(ABC):
                 )
 
 
-def _error(handle: int, exc: Exception) -> Finish:
+def _error(handle: int, exc: BaseException) -> Finish:
     return Finish(handle=handle, reason=FinishReason.ERROR, error=f"{type(exc).__name__}: {exc}")

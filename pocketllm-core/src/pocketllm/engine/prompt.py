@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import random
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pocketllm.capability_check import effective_temperature
+from pocketllm.conversation import cut_at_mark, mark_final_message
 from pocketllm.errors import ConfigurationError, ContextLengthError, PocketLLMError
+from pocketllm.text.chat_formats import find_chat_format
+from pocketllm.text.fallback_prompt import render_fallback_prompt
 from pocketllm.text.reasoning import END_TAG, START_TAG, ReasoningMode, detect_mode
+from pocketllm.text.stop_strings import StopStrings
+from pocketllm.text.tool_calls import recognise
+from pocketllm.text.tool_calls.base import ToolCallStream, ToolCallSyntax
 from pocketllm.types import Capabilities, Choice, Constraint, GenerationRequest
 
 if TYPE_CHECKING:
@@ -23,6 +32,8 @@ logger = logging.getLogger("pocketllm.engine")
 _handles = itertools.count(1)
 
 MAX_SEED = 2**63 - 1
+EAGER = "eager"
+"""``tool_call_streaming``: call deltas leave before the call is certain; the default holds them until it is."""
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -30,18 +41,28 @@ class Prepared(msgspec.Struct, frozen=True):
 
     request: GenerationRequest
     reasoning_mode: ReasoningMode
+    stops: StopStrings
+    new_call_stream: Callable[[], ToolCallStream] | None = None
+    """Makes the reader of one choice's tool calls; None when calls stay in the text."""
 
 
 class PromptBuilder:
     """Renders and tokenizes for one checkpoint. Threads: any; the tokenizer and the template are shared safely."""
 
-    def __init__(self, checkpoint: Checkpoint, eos_override: object = None) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, eos_override: object = None, extra_syntaxes: Sequence[ToolCallSyntax] = ()
+    ) -> None:
         self.checkpoint = checkpoint
         self.tokenizer = checkpoint.tokenizer()
         self.eos_token_ids, self.eos_source = checkpoint.eos_token_ids(eos_override)
-        tags = (self.tokenizer.token_id(START_TAG), self.tokenizer.token_id(END_TAG))
-        self.reasoning_tag_ids = tuple(tag for tag in tags if tag is not None)
-        """Some vocabularies mark the reasoning tags as control tokens; they must reach the text all the same."""
+        self.syntax = recognise(checkpoint.chat_template(tools=True), checkpoint.model_type, extra_syntaxes)
+        """How this checkpoint writes tool calls; None: nobody here reads them."""
+        marks = (START_TAG, END_TAG, *(self.syntax.special_texts if self.syntax is not None else ()))
+        ids = (self.tokenizer.token_id(mark) for mark in marks)
+        self.kept_ids = tuple(token for token in ids if token is not None)
+        """Some vocabularies hold these marks as control tokens; they must reach the text all the same."""
+        self._chat_format = find_chat_format(checkpoint.model_type, checkpoint.path.name)
+        self._max_token_chars = self.tokenizer.max_token_chars
         self._templates: dict[bool, ChatTemplate | None] = {}
         self._warm()
 
@@ -52,15 +73,10 @@ class PromptBuilder:
             ContextLengthError: the prompt, or prompt plus explicit budget, exceeds the context; names both numbers.
             ConfigurationError: the messages do not render, the prompt is empty, or an id is outside the vocabulary.
         """
-        tokens, mode = self._tokens(request)
         params = request.sampling_params
         limit = capabilities.max_model_len
-        if len(tokens) >= limit:
-            raise ContextLengthError(
-                f"The prompt has {len(tokens)} tokens, and this engine's context of {limit} tokens leaves no room for "
-                "an answer: shorten the prompt.",
-                param="messages" if "messages" in request.metadata else "prompt",
-            )
+        tokens, mode = self._tokens(request, limit)
+        self._check_length(request, len(tokens), limit)
         if params.max_tokens is not None and len(tokens) + params.max_tokens > limit:
             raise ContextLengthError(
                 f"The prompt has {len(tokens)} tokens and max_tokens asks for {params.max_tokens} more, together "
@@ -86,10 +102,25 @@ class PromptBuilder:
             prompt_tokens=tuple(tokens),
             choices=choices,
             stop_token_ids=self._stop_ids(request, capabilities),
-            sampling_params=msgspec.structs.replace(params, max_tokens=budget, stop=(), response_format=None),
+            sampling_params=msgspec.structs.replace(
+                params,
+                max_tokens=budget,
+                stop=(),
+                response_format=None,
+                temperature=effective_temperature(params, capabilities),
+            ),
             constraint=request.constraint or _constraint(params.response_format),
         )
-        return Prepared(prepared, mode)
+        return Prepared(prepared, mode, StopStrings(params.stop), self._call_reader(request))
+
+    def _call_reader(self, request: GenerationRequest) -> Callable[[], ToolCallStream] | None:
+        metadata = request.metadata
+        if self.syntax is None or "messages" not in metadata or metadata.get("tool_choice") == "none":
+            return None
+        # A call that a grammar forces is certain from its first token on.
+        forced = metadata.get("tool_choice", "auto") != "auto"
+        eager = forced or metadata.get("tool_call_streaming") == EAGER
+        return functools.partial(self.syntax.stream, metadata.get("tools"), eager=eager)
 
     def _warm(self) -> None:
         """Compile the template and run the tokenizer once, here on the loader's thread and not in the first request."""
@@ -100,15 +131,30 @@ class PromptBuilder:
             # Some templates refuse such a conversation; a request that they refuse gets the same message.
             logger.debug("the chat template does not render a plain question: %s", error)
 
-    def _tokens(self, request: GenerationRequest) -> tuple[list[int], ReasoningMode]:
+    def _check_length(self, request: GenerationRequest, num_tokens: int, limit: int, at_least: str = "") -> None:
+        if num_tokens >= limit:
+            raise ContextLengthError(
+                f"The prompt has {at_least}{num_tokens} tokens, and this engine's context of {limit} tokens leaves no "
+                "room for an answer: shorten the prompt.",
+                param="messages" if "messages" in request.metadata else "prompt",
+            )
+
+    def _check_text(self, request: GenerationRequest, text: str, limit: int) -> None:
+        """Refuse what cannot fit before the tokenizer spends seconds on it."""
+        self._check_length(request, len(text) // self._max_token_chars, limit, "at least ")
+
+    def _tokens(self, request: GenerationRequest, limit: int) -> tuple[list[int], ReasoningMode]:
         if request.prompt_tokens:
+            self._check_length(request, len(request.prompt_tokens), limit)
             self._check_ids("prompt_tokens", request.prompt_tokens)
             return list(request.prompt_tokens), ReasoningMode.NONE
         if "messages" not in request.metadata:
+            self._check_text(request, request.prompt or "", limit)
             tokens = self.tokenizer.encode(request.prompt or "")
             mode = ReasoningMode.NONE
         else:
             text, has_template = self.render(request)
+            self._check_text(request, text, limit)
             # A template prints the begin token itself when it wants one.
             tokens = self.tokenizer.encode(text, add_bos=False if has_template else None)
             mode = detect_mode(text) if has_template else ReasoningMode.NONE
@@ -117,23 +163,35 @@ class PromptBuilder:
         return tokens, mode
 
     def render(self, request: GenerationRequest) -> tuple[str, bool]:
-        """The conversation as prompt text, and whether the checkpoint's own template made it."""
+        """The conversation as prompt text, and whether the checkpoint's own template or a known format made it."""
+        metadata = request.metadata
+        messages = metadata["messages"]
+        if metadata.get("continue_final_message"):
+            text, has_template = self._render(mark_final_message(messages), request)
+            return cut_at_mark(text), has_template
+        return self._render(messages, request)
+
+    def _render(self, messages: list[dict[str, Any]], request: GenerationRequest) -> tuple[str, bool]:
         metadata = request.metadata
         tools = metadata.get("tools") or None
-        template = self._template(tools is not None)
         add_generation_prompt = metadata.get("add_generation_prompt", True)
-        if template is None:
-            from pocketllm.text.fallback_prompt import render_fallback_prompt
-
-            text = render_fallback_prompt(metadata["messages"], add_generation_prompt=add_generation_prompt)
-            return text, False
-        text = template.render(
-            metadata["messages"],
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            **self._template_variables(metadata, template),
-        )
-        return text, True
+        template = self._template(tools is not None)
+        if template is not None:
+            variables = self._template_variables(metadata, template)
+            text = template.render(messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables)
+            return text, True
+        if self._chat_format is not None:
+            text = self._chat_format.encode(
+                messages,
+                tools=tools,
+                thinking_mode=metadata.get("thinking_mode") or "chat",
+                reasoning_effort=metadata.get("reasoning_effort"),
+                drop_thinking=metadata.get("drop_thinking", True),
+                response_format=request.sampling_params.response_format,
+                add_generation_prompt=add_generation_prompt,
+            )
+            return text, True
+        return render_fallback_prompt(messages, add_generation_prompt=add_generation_prompt), False
 
     def _template_variables(self, metadata: dict[str, Any], template: ChatTemplate) -> dict[str, Any]:
         variables: dict[str, Any] = {}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pocketllm.engine.call import TokenStage
 from pocketllm.engine.record import Delta, RequestRecord, join_deltas
-from pocketllm.errors import EngineError, PluginError, PocketLLMError
+from pocketllm.errors import EngineError, PluginError, PocketLLMError, error_named
 from pocketllm.text.logprobs import render_logprob
 from pocketllm.types import (
     CancelReason,
@@ -28,6 +28,7 @@ from pocketllm.types import (
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Tokenizer
     from pocketllm.text.choice import ChoiceText
+    from pocketllm.text.tool_calls.base import CallDelta
 
 logger = logging.getLogger("pocketllm.engine")
 
@@ -67,6 +68,7 @@ class ChoiceStream:
         self._brought_tool_calls = False
         self._num_stop_tokens = 0
         self.has_output = False
+        self._asked_to_stop = False
         self._cut = False  # a stop string matched: what is held is not part of the answer
 
     def add_token(self, token: int, logprob: TokenLogprob | None) -> None:
@@ -104,14 +106,22 @@ class ChoiceStream:
     def end(self, reason: str, error: str | None = None) -> None:
         """Close the choice: flush what was held (unless a stop string cut it) and give the final delta."""
         content = reasoning = ""
+        calls: tuple[CallDelta, ...] = ()
         if not self._cut:
             tail = self._text.finish()
-            content, reasoning = tail.content, tail.reasoning
+            content, reasoning, calls = tail.content, tail.reasoning, tail.calls
             if tail.stopped:
                 self._cut, reason = True, FinishReason.STOP
-        if reason == FinishReason.STOP and self._brought_tool_calls:
+        if reason == FinishReason.STOP and (self._brought_tool_calls or self._text.calls_complete):
             reason = FinishReason.TOOL_CALLS
-        self._keep(content, reasoning, finish_reason=str(reason), error=error, all_tokens=not self._cut)
+        self._keep(
+            content,
+            reasoning,
+            tool_calls=tuple(map(_call_delta, calls)),
+            finish_reason=str(reason),
+            error=error,
+            all_tokens=not self._cut,
+        )
 
     def fail(self, error: str) -> None:
         """Close the choice without touching the text pipeline, which is what failed."""
@@ -123,21 +133,33 @@ class ChoiceStream:
         tokens, logprobs = self._pending, self._pending_logprobs
         self._pending, self._pending_logprobs = [], []
         asked_to_stop = False
-        for stage in self._token_stages:
-            asked_to_stop |= bool(stage.feed(tokens))
+        if self._token_stages:
+            num_kept = self._run_token_stages(tokens)
+            asked_to_stop = num_kept < len(tokens) or self._asked_to_stop
+            tokens, logprobs = tokens[:num_kept], logprobs[:num_kept]
         part = self._text.feed(tokens)
         self.has_output = True
         self._unreleased.extend(zip(tokens, logprobs, strict=True))
         self._cut |= part.stopped
-        self._keep(part.content, part.reasoning)
+        self._keep(part.content, part.reasoning, tool_calls=tuple(map(_call_delta, part.calls)))
         return part.stopped or asked_to_stop
+
+    def _run_token_stages(self, tokens: list[int]) -> int:
+        """How many tokens stay: up to and including the one at which a stage stops. One by one, so that the answer does
+        not depend on how many arrived together."""
+        for position, token in enumerate(tokens):
+            for stage in self._token_stages:
+                self._asked_to_stop |= bool(stage.feed(token))
+            if self._asked_to_stop:
+                return position + 1
+        return len(tokens)
 
     def _keep(
         self,
         content: str,
         reasoning: str,
         *,
-        tool_calls: tuple[dict[str, object], ...] = (),
+        tool_calls: tuple[dict[str, Any], ...] = (),
         finish_reason: str | None = None,
         error: str | None = None,
         all_tokens: bool = False,
@@ -155,6 +177,7 @@ class ChoiceStream:
                 tool_calls=tool_calls,
                 finish_reason=finish_reason,
                 error=error,
+                stop_sequence=self._text.stop_sequence if finish_reason is not None else None,
             )
             self._parts.append(delta)
 
@@ -170,6 +193,14 @@ class ChoiceStream:
                 render_logprob(self._tokenizer, token, row.logprob, row.top) for token, row in rows if row is not None
             )
         return tuple(token for token, _ in rows), entries
+
+
+def _call_delta(call: CallDelta) -> dict[str, Any]:
+    """OpenAI's shape of a streamed tool call: id, type and name come first and once, arguments add up."""
+    if call.name is None:
+        return {"index": call.index, "function": {"arguments": call.arguments_delta}}
+    function = {"name": call.name, "arguments": call.arguments_delta}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
 
 
 class Pump:
@@ -271,6 +302,8 @@ class Pump:
         if stream.flush():
             self._stop(stream, routed)
             return
+        if finish.error_kind and stream.record.failure is None:
+            stream.record.failure = error_named(finish.error_kind, finish.error or "", finish.param)
         self._end(stream, finish.reason, finish.error)
 
     def _end(self, stream: ChoiceStream, reason: str, error: str | None) -> None:

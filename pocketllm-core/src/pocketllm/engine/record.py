@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -42,6 +43,7 @@ class Delta(msgspec.Struct, frozen=True):
     tool_calls: tuple[dict[str, Any], ...] = ()
     finish_reason: str | None = None
     error: str | None = None
+    stop_sequence: str | None = None
 
 
 def join_deltas(deltas: list[Delta]) -> Delta:
@@ -57,6 +59,7 @@ def join_deltas(deltas: list[Delta]) -> Delta:
         tool_calls=tuple(call for delta in deltas for call in delta.tool_calls),
         finish_reason=deltas[-1].finish_reason,
         error=deltas[-1].error,
+        stop_sequence=deltas[-1].stop_sequence,
     )
 
 
@@ -176,6 +179,11 @@ class RequestRecord:
         return events, end
 
     def _event(self, delta: Delta) -> TokenEvent:
+        metadata: dict[str, Any] = {}
+        if delta.tool_calls:
+            metadata["tool_calls"] = list(delta.tool_calls)
+        if delta.stop_sequence is not None:
+            metadata["stop_sequence"] = delta.stop_sequence
         return TokenEvent(
             request_id=self.request.request_id,
             choice_index=delta.choice_index,
@@ -185,7 +193,7 @@ class RequestRecord:
             logprobs=delta.logprobs,
             finish_reason=delta.finish_reason,
             error=delta.error,
-            metadata={"tool_calls": list(delta.tool_calls)} if delta.tool_calls else {},
+            metadata=metadata,
         )
 
     def result(self) -> GenerationResult:
@@ -217,7 +225,7 @@ class RequestRecord:
             return self.failure
         if self.cancel_reason is CancelReason.DEADLINE:
             return DeadlineExceededError(
-                f"Request {self.request_id} passed its deadline of {self.request.deadline_s:g} s before a choice was "
+                f"Request {self.request_id} passed its deadline of {self.request.deadline_s} s before a choice was "
                 "complete: raise the deadline or lower max_tokens."
             )
         errors = [choice.error for choice in choices if choice.error]
@@ -233,8 +241,9 @@ class RequestRecord:
             token_ids=event.token_ids,
             finish_reason=event.finish_reason or FinishReason.ERROR,
             reasoning_content=event.reasoning_content or None,
-            tool_calls=tuple(event.metadata.get("tool_calls", ())),
+            tool_calls=whole_calls(event.metadata.get("tool_calls", ())),
             logprobs=event.logprobs if wants_logprobs else None,
+            stop_sequence=event.metadata.get("stop_sequence"),
             num_generated_tokens=self.num_generated[event.choice_index],
             error=event.error,
         )
@@ -250,6 +259,10 @@ class Subscription:
         self._max_unread_deltas = max_unread_deltas
         self._closed = False
         self.cut = False
+
+    def wait_for_end(self) -> None:
+        """From here on this reader only waits for the result, so it cannot fall behind."""
+        self._max_unread_deltas = sys.maxsize
 
     def on_output(self) -> None:
         if len(self.record._log) - self._position > self._max_unread_deltas:  # same module: the log is shared
@@ -277,10 +290,33 @@ class Subscription:
         return self._closed or (self.record.finished and self._position >= len(self.record._log))
 
     def close(self) -> None:
-        """Leave; idempotent. The last one to leave an unfinished record cancels it."""
+        """Leave; idempotent. The last one to leave an unfinished record cancels it; whoever waits here is woken."""
         if not self._closed:
             self._closed = True
             self.record._leave(self)
+            self._wake()
+
+
+def whole_calls(deltas: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """Complete calls from streamed deltas: what shares an ``index`` is one call, what has none stands for itself."""
+    calls: list[dict[str, Any]] = []
+    by_index: dict[object, dict[str, Any]] = {}
+    for delta in deltas:
+        index = delta.get("index")
+        call = by_index.get(index) if index is not None else None
+        if call is None:
+            call = {name: value for name, value in delta.items() if name != "index"}
+            if isinstance(call.get("function"), dict):
+                call["function"] = dict(call["function"])
+            calls.append(call)
+            if index is not None:
+                by_index[index] = call
+            continue
+        arguments = delta.get("function", {}).get("arguments")
+        if arguments:
+            function = call.setdefault("function", {})
+            function["arguments"] = function.get("arguments", "") + arguments
+    return tuple(calls)
 
 
 def _by_index(event: TokenEvent) -> int:

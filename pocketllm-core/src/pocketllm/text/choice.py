@@ -2,7 +2,7 @@
 
 One state machine for every backend, streamed or not::
 
-    token ids -> Detokenizer -> ReasoningSplitter -> StopStrings (answer only) -> text stages -> TextDelta
+    token ids -> Detokenizer -> ReasoningSplitter -> StopStrings (answer only) -> text stages -> tool calls -> TextDelta
 
 Any way of cutting the same tokens into calls gives the same total text, the same stop and the same counts. Sans-IO. An
 instance belongs to one thread.
@@ -20,6 +20,7 @@ from pocketllm.errors import UnsupportedFeatureError
 from pocketllm.text.detokenizer import Detokenizer, TextTokenizer
 from pocketllm.text.reasoning import END_TAG, START_TAG, ReasoningMode, ReasoningSplitter
 from pocketllm.text.stop_strings import StopStrings
+from pocketllm.text.tool_calls.base import CallDelta, ToolCallStream
 
 
 class TextStage(Protocol):
@@ -37,11 +38,12 @@ class TextDelta(msgspec.Struct, frozen=True):
     reasoning: str = ""
     num_tokens_used: int = 0
     stopped: bool = False
+    calls: tuple[CallDelta, ...] = ()
 
     def __repr__(self) -> str:
         return (
             f"TextDelta(num_content_chars={len(self.content)}, num_reasoning_chars={len(self.reasoning)}, "
-            f"num_tokens_used={self.num_tokens_used}, stopped={self.stopped})"
+            f"num_tokens_used={self.num_tokens_used}, stopped={self.stopped}, num_call_deltas={len(self.calls)})"
         )
 
 
@@ -54,31 +56,34 @@ class ChoiceText:
 
     Args:
         tokenizer: None when the backend brings text alone; :meth:`feed` then raises.
-        stop: stop strings; empty ones are ignored.
+        stop: stop strings, empty ones are ignored; or an automaton of them, to share between choices.
         reasoning_mode: how the completion begins, see :func:`pocketllm.text.reasoning.detect_mode`.
         stages: applied to the answer in this order, after stop strings. What a stage raises passes through as it is.
         skip_special: drop control tokens from the text, but for ``kept_ids``.
         start_tag, end_tag: reasoning delimiters.
+        tool_calls: takes the calls out of the answer, after stop strings and stages; None leaves them in it.
     """
 
     def __init__(
         self,
         tokenizer: TextTokenizer | None,
         *,
-        stop: Iterable[str] = (),
+        stop: Iterable[str] | StopStrings = (),
         reasoning_mode: ReasoningMode | str = ReasoningMode.NONE,
         stages: Sequence[TextStage] = (),
         skip_special: bool = True,
         kept_ids: Collection[int] = (),
         start_tag: str = START_TAG,
         end_tag: str = END_TAG,
+        tool_calls: ToolCallStream | None = None,
     ) -> None:
         self._detokenizer = (
             None if tokenizer is None else Detokenizer(tokenizer, skip_special=skip_special, kept_ids=kept_ids)
         )
         self._splitter = ReasoningSplitter(reasoning_mode, start_tag=start_tag, end_tag=end_tag)
-        self._stops = StopStrings(stop)
+        self._stops = stop.fork() if isinstance(stop, StopStrings) else StopStrings(stop)
         self._stages = tuple(stages)
+        self._tool_calls = tool_calls
         self._num_raw = 0  # characters given to the splitter
         # Raw offsets where the text of each fed token begins, without the first _num_dropped, never decreasing.
         self._starts: list[int] = []
@@ -92,6 +97,16 @@ class ChoiceText:
     def stopped(self) -> bool:
         """Whether a stop string has ended the answer."""
         return self._stopped
+
+    @property
+    def stop_sequence(self) -> str | None:
+        """The stop string that has ended the answer."""
+        return self._stops.winner
+
+    @property
+    def calls_complete(self) -> bool:
+        """After the end: whether the answer made tool calls, all of them whole; see :class:`ToolCallStream`."""
+        return self._tool_calls is not None and self._tool_calls.calls_complete
 
     @property
     def num_tokens_fed(self) -> int:
@@ -160,8 +175,12 @@ class ChoiceText:
             self._stopped = self._stops.matched
             self._finished = True
         num_used = self._count(is_last)
-        content = self._through_stages(content, is_last=self._stopped or self._finished)
-        return TextDelta(content, reasoning, num_used, self._stopped)
+        is_end = self._stopped or self._finished
+        content = self._through_stages(content, is_last=is_end)
+        if self._tool_calls is None:
+            return TextDelta(content, reasoning, num_used, self._stopped)
+        content, calls = self._without_calls(self._tool_calls, content, is_last=is_end)
+        return TextDelta(content, reasoning, num_used, self._stopped, calls)
 
     def _count(self, is_last: bool) -> int:
         """Move both counts forward; return the growth of the used one."""
@@ -209,3 +228,11 @@ class ChoiceText:
             if is_last:
                 content += stage.finish()
         return content
+
+    @staticmethod
+    def _without_calls(stream: ToolCallStream, content: str, *, is_last: bool) -> tuple[str, tuple[CallDelta, ...]]:
+        delta = stream.feed(content)
+        if not is_last:
+            return delta.content, delta.calls
+        last = stream.finish()
+        return delta.content + last.content, delta.calls + last.calls

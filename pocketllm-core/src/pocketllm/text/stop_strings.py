@@ -8,6 +8,7 @@ Sans-IO. An instance follows one text and belongs to one thread.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections import deque
 from collections.abc import Iterable
@@ -42,8 +43,14 @@ class StopStrings:
         self._node = 0
         self._num_fed = 0
         self._candidate: tuple[int, int] | None = None
+        self._winner: str | None = None
         self._matched = False
         self._finished = False
+
+    def fork(self) -> StopStrings:
+        """Another of these for a text of its own; the automaton is shared. Only before anything was fed."""
+        assert self._num_fed == 0
+        return copy.copy(self)
 
     @property
     def matched(self) -> bool:
@@ -54,6 +61,11 @@ class StopStrings:
     def match(self) -> tuple[int, int] | None:
         """(start, end) of the match in the whole text, in characters; while undecided, of the best one so far."""
         return self._candidate
+
+    @property
+    def winner(self) -> str | None:
+        """The sequence that ended the text, once one has."""
+        return self._winner if self._matched else None
 
     @property
     def num_held(self) -> int:
@@ -110,6 +122,7 @@ class StopStrings:
             length = self._match_length[node]
             if length and (self._candidate is None or end - length < self._candidate[0]):
                 self._candidate = (end - length, end)
+                self._winner = self._prefix(node)[-length:]
             if self._candidate is not None and end - self._depth[node] >= self._candidate[0]:
                 self._matched = True
                 return True
