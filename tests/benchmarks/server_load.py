@@ -1,13 +1,17 @@
 """Load on the HTTP server: many streams on a real model with a probe beside them, and the cost of a streamed token.
 
-    python tests/benchmarks/server_load.py                # both parts
+    python tests/benchmarks/server_load.py                # all parts
     python tests/benchmarks/server_load.py --part streams --streams 32 --max-tokens 48
     python tests/benchmarks/server_load.py --part tokens
+    python tests/benchmarks/server_load.py --part profile
 
 `streams`: SmolLM2 on the torch backend in its deterministic mode. Every prompt is first answered alone; then all of
 them stream at once while /health is asked every 5 ms. Each stream must end once, with the text it has alone.
-`tokens`: the echo backend, so that only our own path costs: tokens per second, time to the first chunk, and CPU of the
-server process per streamed token at 1, 16 and 64 streams. The client shares the machine; say how many cores there are.
+`tokens`: the echo backend, so that only our own path costs, beside the same program with a handler that sends
+ready-made events (`_handler_only.py`), at 1, 16 and 64 streams: tokens per second, time to the first byte and to the
+first text, CPU of the server's process per token and per chunk. Median and range of three runs. What the pipeline adds
+is the difference between the two. The client shares the machine; say how many cores there are.
+`profile`: the server's process under cProfile while it streams.
 """
 
 from __future__ import annotations
@@ -16,11 +20,13 @@ import argparse
 import asyncio
 import json
 import os
+import pstats
 import re
 import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,10 +43,27 @@ SUBJECTS = (
 )  # fmt: skip
 
 
+SERVE = ("-m", "pocketllm", "serve", "--port", "0", "--log-level", "warning")
+ECHO = ("--backend", "echo", "--max-batch-size", "64")
+STEP = ("--backend-option", "delay_s=0.005")
+HANDLER_ONLY = str(Path(__file__).with_name("_handler_only.py"))
+SUBJECTS_OF_TOKENS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("handler only, a step every 5 ms", (HANDLER_ONLY, "--delay", "0.005")),
+    ("echo in a child, a step every 5 ms", (*SERVE, *ECHO, "--placement", "child", *STEP)),
+    ("echo in a thread, a step every 5 ms", (*SERVE, *ECHO, "--placement", "thread", *STEP)),
+    ("echo in a child, as fast as it can", (*SERVE, *ECHO, "--placement", "child")),
+)
+
+
 @contextmanager
 def server(*arguments: str) -> Iterator[tuple[int, int]]:
-    """A running server: its port and its process id."""
-    command = [sys.executable, "-m", "pocketllm", "serve", "--port", "0", "--log-level", "warning", *arguments]
+    """A server that Python runs with these arguments: its port and its process id."""
+    with running([sys.executable, *arguments]) as found:
+        yield found
+
+
+@contextmanager
+def running(command: list[str]) -> Iterator[tuple[int, int]]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -135,7 +158,7 @@ def measure_streams(num_streams: int, max_tokens: int) -> bool:
         for i in range(num_streams)
     ]
     options = ("--max-batch-size", str(num_streams), "--max-model-len", "2048")
-    with server("--backend", "torch", "--backend-option", "deterministic=true", *options) as (port, _):
+    with server(*SERVE, "--backend", "torch", "--backend-option", "deterministic=true", *options) as (port, _):
 
         async def run() -> bool:
             started_at = time.perf_counter()
@@ -162,38 +185,79 @@ def measure_streams(num_streams: int, max_tokens: int) -> bool:
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of one process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """User and system time of one process, all its threads that still run, to the nanosecond."""
+    total_ns = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        total_ns += int((task / "schedstat").read_text().split()[0])
+    return total_ns / 1e9
 
 
-def measure_tokens(num_tokens: int) -> bool:
-    prompt = " ".join(["word"] * num_tokens)
-    for placement in ("thread", "child"):
-        options = ("--backend", "echo", "--placement", placement, "--max-batch-size", "64")
-        with server(*options, "--backend-option", "delay_s=0.005") as (port, pid):
-            print(f"echo, {placement}, a step every 5 ms:")
+async def timed_stream(port: int, body: dict[str, Any]) -> tuple[float, float, int]:
+    """(seconds to the first byte, seconds to the first chunk with text, chunks); parses as little as it can, because it
+    shares the machine with the server."""
+    reader, writer = await asyncio.open_connection(HOST, port)
+    started_at = time.perf_counter()
+    try:
+        writer.write(encode("POST", "/v1/completions", {**body, "stream": True}))
+        data = await reader.read(65536)
+        byte_s = chunk_s = time.perf_counter() - started_at
+        while b'"text":"' not in data:
+            data += await reader.read(65536)
+            chunk_s = time.perf_counter() - started_at
+        while b"data: [DONE]" not in data[-200:]:
+            part = await reader.read(65536)
+            assert part, "a stream did not end"
+            data += part
+        return byte_s, chunk_s, data.count(b'data: {"id"')
+    finally:
+        writer.close()
+
+
+def measure_tokens(num_tokens: int, repeats: int = 3) -> None:
+    for title, launch in SUBJECTS_OF_TOKENS:
+        print(f"{title}:")
+        with server(*launch) as (port, pid):
             for num_streams in (1, 16, 64):
+                asyncio.run(_measure_streams_of(port, pid, num_streams, num_tokens, repeats))
 
-                async def run(num_streams: int = num_streams) -> None:
-                    body = {"prompt": prompt, "max_tokens": num_tokens}
-                    before, started_at = cpu_seconds(pid), time.perf_counter()
-                    answers = await asyncio.gather(*(stream(port, body) for _ in range(num_streams)))
-                    seconds, cpu_s = time.perf_counter() - started_at, cpu_seconds(pid) - before
-                    total = num_tokens * num_streams
-                    chunks = sum(answer[3] for answer in answers)
-                    first = statistics.median(answer[2] for answer in answers)
-                    rate, cost = total / seconds, cpu_s / total * 1e6
-                    print(f"  {num_streams:3d} streams: {rate:7.0f} tokens/s, {cost:5.0f} us of CPU per token, "
-                          f"{total / chunks:.2f} tokens per chunk, first chunk p50 {first * 1e3:.1f} ms")  # fmt: skip
 
-                asyncio.run(run())
-    return True
+async def _measure_streams_of(port: int, pid: int, num_streams: int, num_tokens: int, repeats: int) -> None:
+    body = {"prompt": " ".join(["word"] * num_tokens), "max_tokens": num_tokens}
+    rows = []
+    for _ in range(repeats):
+        before, started_at = cpu_seconds(pid), time.perf_counter()
+        answers = await asyncio.gather(*(timed_stream(port, body) for _ in range(num_streams)))
+        seconds, cpu_s = time.perf_counter() - started_at, cpu_seconds(pid) - before
+        total, chunks = num_tokens * num_streams, sum(answer[2] for answer in answers)
+        byte_s, chunk_s = (statistics.median(answer[i] for answer in answers) for i in (0, 1))
+        rows.append(
+            (total / seconds, byte_s * 1e3, chunk_s * 1e3, cpu_s / total * 1e6, cpu_s / chunks * 1e6, total / chunks)
+        )
+    shown = [f"{statistics.median(column):.{digits}f} [{min(column):.{digits}f}, {max(column):.{digits}f}]"
+             for column, digits in zip(zip(*rows, strict=True), (0, 1, 1, 0, 0, 2), strict=True)]  # fmt: skip
+    print(f"  {num_streams:2d} streams: {shown[0]} tokens/s; first byte {shown[1]} ms, first text {shown[2]} ms; CPU "
+          f"{shown[3]} us a token, {shown[4]} us a chunk of {shown[5]} tokens", flush=True)  # fmt: skip
+
+
+def profile_tokens(num_streams: int, num_tokens: int) -> None:
+    """Where the server's process spends its time while it streams: the functions by their own time."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "profile")
+        program = [sys.executable, "-m", "cProfile", "-o", path, "-m", "pocketllm", "serve", "--port", "0"]
+        options = ("--log-level", "warning", *ECHO, "--placement", "child", "--backend-option", "delay_s=0.005")
+        with running([*program, *options]) as (port, pid):
+            asyncio.run(_measure_streams_of(port, pid, num_streams, num_tokens, 5))
+        print(f"profile of the server's process at {num_streams} streams (the profiler itself about doubles the cost):")
+        stats = pstats.Stats(path)
+        rows = sorted(stats.stats.items(), key=lambda row: -row[1][2])  # type: ignore[attr-defined]  # not in typeshed
+        for (file, line, function), (_, calls, own_s, total_s, _) in rows[:25]:
+            where = f"{Path(file).parent.name}/{Path(file).name}:{line} {function}" if line else function
+            print(f"  {own_s:7.3f} s own, {total_s:7.3f} s in all, {calls:8d} calls  {where}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=("streams", "tokens", "all"), default="all")
+    parser.add_argument("--part", choices=("streams", "tokens", "profile", "all"), default="all")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--max-tokens", type=int, default=32)
     arguments = parser.parse_args()
@@ -203,6 +267,8 @@ def main() -> int:
         ok = measure_streams(arguments.streams, arguments.max_tokens)
     if arguments.part in ("tokens", "all"):
         measure_tokens(200)
+    if arguments.part in ("profile", "all"):
+        profile_tokens(32, 200)
     return 0 if ok else 1
 
 

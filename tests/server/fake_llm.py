@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -44,11 +44,15 @@ EVERYTHING = Capabilities(
     supports_min_tokens=True,
     supports_ignore_eos=True,
     supports_stop_token_ids=True,
+    supports_tool_choice=True,
+    supports_suffix=True,
+    supports_priority=True,
     per_request_sampling=True,
     per_request_top_k=True,
     supports_streamed_usage=True,
     supports_streamed_logprobs=True,
 )
+ECHOING = msgspec.structs.replace(EVERYTHING, supports_prompt_logprobs=True)
 GUIDE = Capabilities(
     name="fake",
     max_model_len=4096,
@@ -75,12 +79,32 @@ class Script(msgspec.Struct, kw_only=True):
     endless: bool = False
 
 
+class FakeTokenizer:
+    """Words for tokens: id i is the word ``wi`` with a space behind it, and 0 begins every text."""
+
+    bos_token_id = 0
+
+    def token_text(self, token_id: int) -> str:
+        return f"w{token_id} " if token_id else "<s>"
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self.token_text(token_id).encode()
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
+        return "".join(self.token_text(token_id) for token_id in ids)
+
+
+class FakeHost:
+    tokenizer = FakeTokenizer()
+
+
 class FakeLLM:
     """See :class:`pocketllm_server.served_model.ServedModel`."""
 
     def __init__(self, script: Script | None = None, capabilities: Capabilities = EVERYTHING) -> None:
         self.script = script or Script()
         self.declared = capabilities
+        self.host = FakeHost()
         self.status = "loading"
         self.epoch = 1
         self.requests: list[GenerationRequest] = []
@@ -143,13 +167,27 @@ class FakeLLM:
         self.status = "closed"
 
 
+class FakeRecord:
+    """The request as an engine gets it, and the log probabilities of its prompt."""
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self.request = request
+        self.prompt_logprobs: tuple[LogprobEntry | None, ...] | None = None
+        if request.sampling_params.prompt_logprobs:
+            num_top = request.sampling_params.num_top_logprobs
+            texts = [FakeTokenizer().token_text(token) for token in request.prompt_tokens[1:]]
+            self.prompt_logprobs = (None, *(_entry(text, num_top) for text in texts))
+
+
 class FakeStream:
     def __init__(self, model: FakeLLM, request: GenerationRequest) -> None:
         self._model = model
         self._request = request
         self.cancelled = False
         self._finished = False
-        self.num_prompt_tokens = len(request.prompt_tokens) or len((request.prompt or "").split())
+        tokens = request.prompt_tokens or tuple(range(len((request.prompt or "").split())))
+        self.num_prompt_tokens = len(tokens)
+        self.record = FakeRecord(msgspec.structs.replace(request, prompt_tokens=tokens))
 
     @property
     def request_id(self) -> str:

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from pocketllm.errors import QueueFullError
+from pocketllm.types import Constraint
 from tests.server.fake_llm import FIXED, GUIDE, FakeLLM, Script
+from tests.server.field_values import TOOL
 from tests.server.http_app import CHAT, HELLO, client_of, events_of
 
 
@@ -38,6 +40,8 @@ async def test_fields_reach_the_request() -> None:
         "stop": ["", "END"], "n": 2, "request_id": "r1", "min_p": 0.1, "frequency_penalty": 0.5,
         "logit_bias": {"5": -1}, "min_tokens": 1, "ignore_eos": True, "stop_token_ids": [4], "user": "me",
         "model": "another", "thinking_mode": "thinking", "reasoning_effort": "high", "seed_unknown": 1,
+        "timeout": 9, "priority": 4, "cache_salt": "salt", "structured_outputs": {"choice": ["a", "b"]},
+        "tool_call_streaming": "eager", "parallel_tool_calls": False, "tools": [TOOL],
     }  # fmt: skip
     async with client_of(model) as client:
         response = await client.post(CHAT, json={**HELLO, **fields})
@@ -53,6 +57,12 @@ async def test_fields_reach_the_request() -> None:
     assert request.metadata["messages"][0]["content"] == "Hi"
     assert request.metadata["thinking_mode"] == "thinking"
     assert request.metadata["reasoning_effort"] == "high"
+    assert (request.deadline_s, request.priority, request.cache_salt) == (9.0, 4, "salt")
+    assert request.constraint == Constraint("choice", '["a","b"]')
+    assert request.metadata["tool_call_streaming"] == "eager"
+    assert request.metadata["parallel_tool_calls"] is False
+    assert request.metadata["tools"] == [TOOL]
+    assert response.headers["x-pocketllm-ignored-fields"] == "seed_unknown"
     assert response.json()["model"] == "tiny"
 
 
@@ -79,7 +89,8 @@ async def test_reasoning_and_tool_calls_are_forwarded() -> None:
     }
     assert whole["finish_reason"] == "tool_calls"
     deltas = [event["choices"][0]["delta"] for event in streamed]
-    assert deltas == [{"role": "assistant"}, {"reasoning_content": "because"}, {"tool_calls": [call]}, {}]
+    indexed = {"index": 0, **call}  # clients put the pieces of a streamed call together by its index
+    assert deltas == [{"role": "assistant"}, {"reasoning_content": "because"}, {"tool_calls": [indexed]}, {}]
 
 
 async def test_stream_adds_up_to_the_plain_answer() -> None:
@@ -276,3 +287,102 @@ async def test_full_queue_is_a_429_before_anything_is_sent(stream: bool) -> None
     assert response.status_code == 429
     assert response.headers["retry-after"] == "1"
     assert response.json()["error"]["code"] == "queue_full"
+
+
+@pytest.mark.parametrize(
+    "choice, metadata",
+    [
+        ("auto", {"tools": [TOOL]}),
+        ("none", {"tool_choice": "none"}),
+        ("required", {"tools": [TOOL], "tool_choice": "required"}),
+        ({"type": "function", "function": {"name": "f"}}, {"tools": [TOOL], "tool_choice": {"name": "f"}}),
+        ({"type": "function", "name": "f"}, {"tools": [TOOL], "tool_choice": {"name": "f"}}),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"function": {"name": "f"}}]}},
+            {"tools": [TOOL], "tool_choice": "required"},
+        ),
+    ],
+)
+async def test_tool_choice_reaches_the_prompt(choice: Any, metadata: dict[str, Any]) -> None:
+    model = FakeLLM()
+    async with client_of(model) as client:
+        response = await client.post(CHAT, json={**HELLO, "tools": [TOOL], "tool_choice": choice})
+    assert response.status_code == 200, response.text
+    kept = {key: value for key, value in model.requests[0].metadata.items() if key in ("tools", "tool_choice")}
+    assert kept == metadata
+
+
+async def test_two_restrictions_of_one_answer_are_refused() -> None:
+    structured = {"structured_outputs": {"regex": "a"}}
+    for fields, param in (
+        ({**structured, "response_format": {"type": "json_object"}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a", "json_object": True}}, "structured_outputs"),
+        ({**structured, "tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
+    ):
+        async with client_of(FakeLLM()) as client:
+            response = await client.post(CHAT, json={**HELLO, **fields})
+        assert response.status_code == 400, fields
+        assert response.json()["error"]["param"] == param
+
+
+async def test_reasoning_in_both_spellings() -> None:
+    model = FakeLLM(Script(reasoning="because"))
+    async with client_of(model) as client:
+        body = {**HELLO, "reasoning_field": "both"}
+        message = (await client.post(CHAT, json=body)).json()["choices"][0]["message"]
+        streamed = events_of((await client.post(CHAT, json={**body, "stream": True})).text)
+        plain = (await client.post(CHAT, json=HELLO)).json()["choices"][0]["message"]
+    assert (message["reasoning"], message["reasoning_content"]) == ("because", "because")
+    assert {"reasoning_content": "because", "reasoning": "because"}.items() <= streamed[1]["choices"][0][
+        "delta"
+    ].items()
+    assert "reasoning" not in plain
+
+
+async def test_token_ids_are_returned_where_asked() -> None:
+    body = {"messages": [{"role": "user", "content": "one two"}], "return_token_ids": True, "n": 2, "temperature": 1}
+    async with client_of(FakeLLM()) as client:
+        whole = (await client.post(CHAT, json=body)).json()
+        events = events_of((await client.post(CHAT, json={**body, "stream": True})).text)
+    assert whole["prompt_token_ids"] == events[0]["prompt_token_ids"] == [0, 1, 2, 3]
+    assert [choice["token_ids"] for choice in whole["choices"]] == [[0, 1, 2, 3]] * 2
+    assert sum("prompt_token_ids" in event for event in events) == 1
+    ids: dict[int, list[int]] = {0: [], 1: []}
+    for event in events:
+        (choice,) = event["choices"]
+        ids[choice["index"]] += choice.get("token_ids", [])
+    assert ids == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
+
+
+async def test_usage_in_every_chunk() -> None:
+    body = {**HELLO, "stream": True, "stream_options": {"continuous_usage_stats": True, "include_usage": True}}
+    async with client_of(FakeLLM()) as client:
+        events = events_of((await client.post(CHAT, json=body)).text)
+    counts = [event["usage"]["completion_tokens"] for event in events]
+    assert counts == [0, 1, 2, 3, 4, 4, 5]  # the role, four tokens, the end, and the counts with the stop token
+    assert {event["usage"]["prompt_tokens"] for event in events} == {3}
+    assert events[-1]["choices"] == []
+
+
+async def test_fields_nobody_documents_are_named_once() -> None:
+    fields = {"temprature": 1, "a,b": 2, "é": 3, "nothing": None, "stream_options": {"odd": 1}}
+    for stream in (False, True):
+        async with client_of(FakeLLM()) as client:
+            response = await client.post(CHAT, json={**HELLO, **fields, "stream": stream})
+        assert response.status_code == 200
+        assert response.headers["x-pocketllm-ignored-fields"] == "temprature, a%2Cb, %C3%A9, stream_options.odd"
+    many = {f"field_{number}": 1 for number in range(500)}
+    async with client_of(FakeLLM()) as client:
+        response = await client.post(CHAT, json={**HELLO, **many})
+    assert response.headers["x-pocketllm-ignored-fields"].endswith("field_31, and 468 more")
+
+
+async def test_strict_mode_refuses_them() -> None:
+    model = FakeLLM()
+    async with client_of(model, strict_fields=True) as client:
+        response = await client.post(CHAT, json={**HELLO, "temprature": 1})
+        known = await client.post(CHAT, json={**HELLO, "temperature": 1})
+    assert (response.status_code, known.status_code) == (400, 200)
+    assert response.json()["error"]["param"] == "temprature"
+    assert '"temperature"' in response.json()["error"]["message"]
+    assert len(model.requests) == 1

@@ -102,8 +102,8 @@ async def test_cancellation_by_the_id_of_the_stream(server: Live) -> None:
 async def test_refusal_reaches_the_client_as_its_own_error(server: Live) -> None:
     async with client_for(server) as client:
         with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(model="any", messages=MESSAGES, tool_choice="none")
-    assert caught.value.param == "tool_choice"
+            await client.chat.completions.create(model="any", messages=MESSAGES, web_search_options={})
+    assert caught.value.param == "web_search_options"
     assert caught.value.type == "invalid_request_error"
 
 

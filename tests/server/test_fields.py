@@ -8,7 +8,18 @@ from openai.resources.chat.completions import Completions as ChatResource
 from openai.resources.completions import Completions as CompletionsResource
 
 from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
-from pocketllm.fields import BOTH, CHAT, COMPLETIONS, FIELDS, check_fields, rows, shown, supported_fields
+from pocketllm.fields import (
+    BOTH,
+    CHAT,
+    COMPLETIONS,
+    FIELDS,
+    check_fields,
+    describe,
+    rows,
+    shown,
+    supported_fields,
+    unknown_field,
+)
 from pocketllm.types import Capabilities
 from pocketllm_server.wire.request_bodies import ChatBody, CompletionBody
 from tests.server.fake_llm import EVERYTHING, GUIDE
@@ -60,11 +71,12 @@ def test_neutral_values_pass_the_wire_and_the_table(endpoint: str) -> None:
 def test_supported_fields_follow_the_capabilities() -> None:
     everything, guide = supported_fields(CHAT, EVERYTHING), supported_fields(CHAT, GUIDE)
     assert set(everything) - set(guide) == {
-        "response_format", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "min_p",
-        "min_tokens", "ignore_eos", "stop_token_ids",
+        "response_format", "structured_outputs", "frequency_penalty", "presence_penalty", "repetition_penalty",
+        "logit_bias", "min_p", "min_tokens", "ignore_eos", "stop_token_ids", "tool_choice", "parallel_tool_calls",
+        "priority",
     }  # fmt: skip
     assert "model" not in everything
-    assert "tool_choice" not in everything
+    assert "functions" not in everything
 
 
 def test_token_ids_outside_the_vocabulary_are_refused() -> None:
@@ -82,6 +94,22 @@ def test_token_ids_outside_the_vocabulary_are_refused() -> None:
 
 def test_refusals_show_a_value_of_any_size() -> None:
     with pytest.raises(UnsupportedFeatureError) as caught:
-        check_fields({"suffix": "é" * 1_000_000}, COMPLETIONS, EVERYTHING)
+        check_fields({"suffix": "é" * 1_000_000}, COMPLETIONS, GUIDE)
     assert len(caught.value.message) < 400
     assert shown({"a": [1, "é"]}) == '{"a": [1, "é"]}'
+
+
+def test_strict_refusals_name_the_nearest_field() -> None:
+    error = unknown_field("temprature", CHAT)
+    assert error.param == "temprature"
+    assert 'Did you mean "temperature"?' in error.message
+    assert "Did you mean" not in unknown_field("zzzzzz", CHAT).message
+    assert len(unknown_field("x" * 100_000, CHAT).message) < 300
+
+
+def test_rows_describe_themselves() -> None:
+    described = {describe(row)[0]: describe(row) for row in FIELDS if COMPLETIONS in row.endpoints}
+    assert described["prompt"][1:3] == ("completions", "always")
+    assert described["echo"][2] == "supports_prompt_logprobs; else only false"
+    assert described["best_of"][2] == "never, but for 1"
+    assert described["user"][2] == "accepted, inert"

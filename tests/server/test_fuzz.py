@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 from pathlib import Path
 
@@ -7,9 +9,10 @@ import pytest
 
 from pocketllm import EngineArgs
 from pocketllm.async_llm import AsyncLLM
+from pocketllm.fields import rows
 from pocketllm_server.app import create_app
-from tests.fuzz.http_requests import fuzz, scripted_apps
-from tests.server.http_app import running, until
+from tests.fuzz.http_requests import NASTY, check, fuzz, scripted_apps
+from tests.server.http_app import CHAT, COMPLETIONS, RawExchange, running, until
 
 
 @pytest.mark.parametrize("number", range(3), ids=["everything", "guide", "engine-wide"])
@@ -18,6 +21,22 @@ async def test_malformed_requests_never_fail_the_server(number: int) -> None:
     async with running(app):
         await until(lambda: app.service.readiness.verdict().ready)
         assert await fuzz(app, random.Random(number), max_requests=1500) == 1500
+        assert len(app.service.active) == 0
+
+
+@pytest.mark.parametrize("number", range(3), ids=["everything", "guide", "engine-wide"])
+async def test_every_field_with_every_nasty_value(number: int) -> None:
+    app = scripted_apps()[number]
+    needed = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "max_tokens": 2}
+    async with running(app):
+        await until(lambda: app.service.readiness.verdict().ready)
+        for path, endpoint in ((CHAT, "chat"), (COMPLETIONS, "completions")):
+            for name in rows(endpoint):
+                for value in NASTY:
+                    body = json.dumps({**needed, name: value}).encode()
+                    exchange = RawExchange(app, "POST", path, body)
+                    await asyncio.wait_for(exchange.run(), 10)
+                    check(exchange)
         assert len(app.service.active) == 0
 
 

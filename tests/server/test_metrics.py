@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
@@ -12,11 +13,12 @@ from pocketllm_server.metrics import (
     TOKEN_BOUNDS_S,
     TTFT_BOUNDS_S,
     Histogram,
+    LabelledHistogram,
     Metrics,
     RequestTimer,
 )
 from tests.server.fake_llm import FakeLLM, Script
-from tests.server.http_app import CHAT, COMPLETIONS, HELLO, client_of
+from tests.server.http_app import CHAT, COMPLETIONS, HELLO, RawExchange, client_of, until
 
 Samples = dict[str, float]
 
@@ -110,3 +112,76 @@ def test_gauges_come_from_the_engine() -> None:
     assert samples["pocketllm_slots_free"] == 1
     assert samples["pocketllm_requests_active"] == 5
     assert samples["pocketllm_prefix_cache_bytes"] == 77
+
+
+async def test_every_response_is_counted_once_and_timed_by_route() -> None:
+    async with client_of(FakeLLM()) as client:
+        asked = [
+            ("GET", "/health", {}), ("GET", "/v1/models", {}), ("GET", "/v1/models", {}), ("GET", "/nope/1", {}),
+            ("GET", "/nope/2", {}), ("POST", CHAT, HELLO), ("POST", CHAT, {"messages": 1}), ("PUT", CHAT, {}),
+            ("DELETE", "/v1/requests/a", {}), ("DELETE", "/v1/requests/b", {}),
+        ]  # fmt: skip
+        for method, path, body in asked:
+            await client.request(method, path, json=body)
+        samples = parse((await client.get("/metrics")).text)
+    count = re.compile(r'pocketllm_http_requests_total\{route="([^"]+)",status="(\d+)"\}')
+    counted = {match.groups(): value for name, value in samples.items() if (match := count.fullmatch(name))}
+    assert sum(counted.values()) == len(asked)
+    assert counted["other", "404"] == 2
+    assert counted["/v1/requests/{request_id}", "404"] == 2
+    for route in {route for route, _ in counted}:
+        name = "pocketllm_http_request_duration_seconds"
+        total = sum(value for (each, _), value in counted.items() if each == route)
+        assert samples[f'{name}_count{{route="{route}"}}'] == total
+        assert samples[f'{name}_bucket{{route="{route}",le="+Inf"}}'] == total
+        assert samples[f'{name}_sum{{route="{route}"}}'] >= 0
+    errors = sum(value for name, value in samples.items() if name.startswith("pocketllm_http_errors_total"))
+    assert errors == sum(value for (_, status), value in counted.items() if status >= "400")
+
+
+async def test_counters_survive_requests_that_were_cancelled_or_lost() -> None:
+    model = FakeLLM(Script(endless=True, pause_s=0.002))
+    async with client_of(model) as client:
+        task = asyncio.create_task(client.post(CHAT, json={**HELLO, "stream": True, "request_id": "r"}))
+        await until(lambda: model.active)
+        before = parse((await client.get("/metrics")).text)
+        assert (before["pocketllm_requests_active"], before["pocketllm_queue_requests"]) == (1, 1)
+        await client.delete("/v1/requests/r")
+        await task
+        lost = RawExchange(client.app, "POST", COMPLETIONS, b'{"prompt": "x", "stream": true}')  # type: ignore[attr-defined]
+        running = lost.run()
+        await until(lambda: model.active and lost.body)
+        lost.disconnect()
+        await running
+        samples = parse((await client.get("/metrics")).text)
+    outcomes = {name: value for name, value in samples.items() if name.startswith("pocketllm_requests_total")}
+    assert outcomes == {
+        'pocketllm_requests_total{outcome="cancelled"}': 1,
+        'pocketllm_requests_total{outcome="disconnected"}': 1,
+    }
+    assert samples["pocketllm_request_duration_seconds_count"] == 2
+    assert samples['pocketllm_http_requests_total{route="/v1/completions",status="499"}'] == 1
+    assert samples["pocketllm_generated_tokens_total"] > 0
+    assert (samples["pocketllm_requests_active"], samples["pocketllm_queue_requests"]) == (0, 0)
+
+
+async def test_the_queue_and_the_tasks_are_shown() -> None:
+    async with client_of(FakeLLM()) as client:
+        unbounded = parse((await client.get("/metrics")).text)
+    async with client_of(FakeLLM(), max_queue=5) as client:
+        bounded = parse((await client.get("/metrics")).text)
+    assert unbounded["pocketllm_queue_limit"] == 0
+    assert bounded["pocketllm_queue_limit"] == 8 + 5
+    assert bounded["pocketllm_event_loop_tasks"] >= 1
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 1e4)), max_size=30))
+def test_labelled_histograms_count_by_label(values: list[tuple[str, float]]) -> None:
+    histogram = LabelledHistogram("h", "help", "route", TTFT_BOUNDS_S)
+    for label, value in values:
+        histogram.observe(label, value)
+    samples = parse("\n".join(histogram.lines()))
+    for label in {label for label, _ in values}:
+        mine = [value for each, value in values if each == label]
+        assert samples[f'h_count{{route="{label}"}}'] == len(mine) == samples[f'h_bucket{{route="{label}",le="+Inf"}}']
+        assert samples[f'h_sum{{route="{label}"}}'] == pytest.approx(sum(mine))

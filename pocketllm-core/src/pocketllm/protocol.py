@@ -2,20 +2,36 @@
 
 The one builder for the Python API and the server. It takes plain mappings, mutates none of them, and imports no
 runtime. Types and unknown fields are the wire layer's business; what is checked here is meaning.
+
+``GenerationRequest.metadata`` holds for the prompt boundary, each key only when it says something:
+
+* ``messages`` (normalised), ``thinking_mode``, ``reasoning_effort``, ``add_generation_prompt``, ``drop_thinking``,
+  ``continue_final_message``, ``chat_template_kwargs``;
+* ``tools``, ``tool_choice``, ``parallel_tool_calls``: see :func:`pocketllm.conversation.tool_metadata`;
+* ``tool_call_streaming``: "certain" or "eager";
+* ``suffix`` of a completion; ``echo`` and ``score_only`` (no token was asked for; one is generated and not shown).
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from pocketllm.conversation import flatten_content, normalize_messages, normalize_tools, tool_metadata
 from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
 from pocketllm.fields import CHAT, COMPLETIONS, check_fields
+from pocketllm.output_constraint import checked_response_format, constraint_of
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Capabilities, GenerationRequest, new_request_id
+
+__all__ = [
+    "PART_MARK", "Prompt", "chat_call", "chat_request", "completion_request", "flatten_content", "normalize_messages",
+    "normalize_tools", "prompt_requests", "split_prompts",
+]  # fmt: skip
 
 Prompt = str | Sequence[int]
 """Text, or token ids."""
@@ -23,14 +39,20 @@ Prompt = str | Sequence[int]
 PART_MARK = "#"
 """Joins a request id and the number of a further prompt of the same call: cancelling the id reaches them all."""
 
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 EFFORTS = ("minimal", "low", "medium", "high", "max", "xhigh")
 THINKING_MODES = ("thinking", "chat")
-RESPONSE_FORMATS = ("text", "json_object", "json_schema")
+TOOL_CALL_STREAMING = ("certain", "eager")
+MAX_SALT_CHARS = 1024
+MAX_TIMEOUT_S = 7 * 24 * 3600
 
-_SAMPLING_FIELDS = tuple(name for name in SamplingParams.__struct_fields__ if name != "extra")
-_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
-_MESSAGE_FIELDS = ("name", "tool_call_id")
+CHAT_FIELDS = (
+    "reasoning", "reasoning_effort", "thinking_mode", "tools", "tool_choice", "parallel_tool_calls",
+    "tool_call_streaming", "response_format", "structured_outputs", "add_generation_prompt", "continue_final_message",
+    "drop_thinking", "chat_template_kwargs", "timeout", "priority", "cache_salt",
+)  # fmt: skip
+"""What ``LLM.chat`` takes beside messages, sampling and request_id."""
+
+_SAMPLING_FIELDS = tuple(name for name in SamplingParams.__struct_fields__ if name not in ("extra", "prompt_logprobs"))
 
 
 def chat_request(body: Mapping[str, Any], capabilities: Capabilities | None = None) -> GenerationRequest:
@@ -58,32 +80,24 @@ def chat_call(
     request_id: str | None = None,
     **fields: Any,
 ) -> GenerationRequest:
-    """The request of ``LLM.chat``: sampling as a Struct, every other field as in the HTTP body.
-
-    ``fields``: reasoning, reasoning_effort, thinking_mode, tools, tool_choice, parallel_tool_calls, response_format,
-    add_generation_prompt, drop_thinking, chat_template_kwargs.
+    """The request of ``LLM.chat``: sampling as a Struct, every other field (:data:`CHAT_FIELDS`) as in the HTTP body.
 
     Raises:
         ConfigurationError, UnsupportedFeatureError: ``param`` names the field.
     """
-    known = (
-        "reasoning", "reasoning_effort", "thinking_mode", "tools", "tool_choice", "parallel_tool_calls",
-        "response_format", "add_generation_prompt", "drop_thinking", "chat_template_kwargs",
-    )  # fmt: skip
     for name in fields:
-        if name not in known:
+        if name not in CHAT_FIELDS:
             raise ConfigurationError(
-                f"chat() has no argument {name!r}; it takes {', '.join(known)} and request_id, and sampling goes into "
-                "SamplingParams.",
+                f"chat() has no argument {name!r}; it takes {', '.join(CHAT_FIELDS)} and request_id, and sampling goes "
+                "into SamplingParams.",
                 param=name,
             )
-    body = _present({"messages": messages, **fields})
+    body = _present({"messages": messages, "request_id": request_id, **fields})
     check_fields(body, CHAT, capabilities)
     metadata = _chat_metadata(body)
-    params = _given_or_default(sampling_params, capabilities)
+    params = _given_or_default(sampling_params)
     if "response_format" in body:
-        params = msgspec.structs.replace(params, response_format=_response_format(body["response_format"]))
-    body = {} if request_id is None else {"request_id": request_id}
+        params = msgspec.structs.replace(params, response_format=checked_response_format(body["response_format"]))
     return _request(body, params, prompt=_role_lines(metadata["messages"]), metadata=metadata)
 
 
@@ -97,25 +111,45 @@ def completion_request(body: Mapping[str, Any], capabilities: Capabilities | Non
         check_fields(body, COMPLETIONS, capabilities)
     if "prompt" not in body:
         raise ConfigurationError('"prompt" is missing: send text, token ids, or a list of either.', param="prompt")
+    sampling, metadata = _completion_metadata(body)
+    params = _sampling(sampling, capabilities)
+    if metadata.get("echo") and params.logprobs:
+        params = msgspec.structs.replace(params, prompt_logprobs=True)
+    return [
+        _request({**body, "request_id": part_id}, params, metadata=metadata, **_prompt_fields(prompt))
+        for part_id, prompt in _numbered(split_prompts(body["prompt"]), body.get("request_id"))
+    ]
+
+
+def _completion_metadata(body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The sampling fields as the sampler means them, and what the answer needs to know."""
     sampling = dict(body)
     if "logprobs" in sampling:
         sampling["top_logprobs"] = sampling["logprobs"]
         sampling["logprobs"] = True
-    params = _sampling(sampling, capabilities)
-    return [
-        _request({"request_id": part_id}, params, **_prompt_fields(prompt))
-        for part_id, prompt in _numbered(split_prompts(body["prompt"]), body.get("request_id"))
-    ]
+    metadata: dict[str, Any] = {}
+    if _truth("echo", body.get("echo", False)):
+        metadata["echo"] = True
+        name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
+        if sampling.get(name) == 0 and sampling[name] is not False:
+            # OpenAI's way to have a prompt scored. A sequence has at least one step, whose token is then not shown.
+            metadata["score_only"] = True
+            sampling[name] = 1
+    suffix = body.get("suffix", "")
+    if not isinstance(suffix, str):
+        raise ConfigurationError(f"suffix = {_short(suffix)} is not a string.", param="suffix")
+    if suffix:
+        metadata["suffix"] = suffix
+    return sampling, metadata
 
 
 def prompt_requests(
     prompts: Prompt | Sequence[Prompt],
     sampling_params: SamplingParams | None,
     request_id: str | None,
-    capabilities: Capabilities | None = None,
 ) -> list[GenerationRequest]:
     """The requests of ``LLM.generate``, one per prompt in order."""
-    params = _given_or_default(sampling_params, capabilities)
+    params = _given_or_default(sampling_params)
     return [
         _request({"request_id": part_id}, params, **_prompt_fields(prompt))
         for part_id, prompt in _numbered(split_prompts(prompts), request_id)
@@ -152,128 +186,10 @@ def split_prompts(prompts: object) -> list[Prompt]:
     return parts
 
 
-def normalize_messages(messages: object) -> list[dict[str, Any]]:
-    """Messages as templates want them: known roles, text content, tool calls copied, reasoning under one name.
-
-    Raises:
-        ConfigurationError: a message is malformed; names its index.
-        UnsupportedFeatureError: a part is not text.
-    """
-    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes) or not messages:
-        raise ConfigurationError("messages must be a non-empty list of messages.", param="messages")
-    return [_message(index, message) for index, message in enumerate(messages)]
-
-
-def flatten_content(content: object, where: str) -> str:
-    """Text of a message: null is empty, parts of type text are joined by newlines."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, Sequence) or isinstance(content, bytes):
-        raise ConfigurationError(
-            f"{where}.content is {type(content).__name__}: send a string, null, or a list of parts.", param="messages"
-        )
-    texts: list[str] = []
-    for index, part in enumerate(content):
-        if isinstance(part, str):
-            texts.append(part)
-            continue
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind not in _TEXT_PARTS:
-            if kind is None:
-                raise ConfigurationError(f"{where}.content[{index}] is not a part with a type.", param="messages")
-            raise UnsupportedFeatureError(
-                f"{where}.content[{index}] has type {kind!r}, but this model takes text alone: remove the part.",
-                param="messages",
-            )
-        text = part.get("refusal" if kind == "refusal" else "text")
-        if not isinstance(text, str):
-            raise ConfigurationError(f"{where}.content[{index}] has no text.", param="messages")
-        texts.append(text)
-    return "\n".join(texts)
-
-
-def _message(index: int, message: object) -> dict[str, Any]:
-    where = f"messages[{index}]"
-    if not isinstance(message, Mapping):
-        raise ConfigurationError(f"{where} is {type(message).__name__}, not an object with a role.", param="messages")
-    role = message.get("role")
-    if role not in ROLES:
-        raise ConfigurationError(
-            f"{where}.role = {_short(role)} is unknown: use one of {', '.join(ROLES)}.", param="messages"
-        )
-    # Templates know neither OpenAI's newer name for system nor its older one for tool.
-    role = {"developer": "system", "function": "tool"}.get(role, role)
-    normal: dict[str, Any] = {"role": role, "content": flatten_content(message.get("content"), where)}
-    for name in _MESSAGE_FIELDS:
-        value = message.get(name)
-        if value is not None:
-            if not isinstance(value, str):
-                raise ConfigurationError(f"{where}.{name} is not a string.", param="messages")
-            normal[name] = value
-    reasoning = message.get("reasoning_content", message.get("reasoning"))
-    if reasoning is not None:
-        if not isinstance(reasoning, str):
-            raise ConfigurationError(f"{where}.reasoning_content is not a string.", param="messages")
-        normal["reasoning_content"] = reasoning
-    calls = message.get("tool_calls")
-    if calls:
-        normal["tool_calls"] = [
-            _tool_call(f"{where}.tool_calls[{i}]", call) for i, call in enumerate(_list(calls, where))
-        ]
-    return normal
-
-
-def _tool_call(where: str, call: object) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise ConfigurationError(f"{where} is not a call with function.name.", param="messages")
-    arguments = function.get("arguments", "{}")
-    if not isinstance(arguments, str | Mapping):
-        raise ConfigurationError(
-            f"{where}.function.arguments is neither a JSON string nor an object.", param="messages"
-        )
-    copied: dict[str, Any] = copy.deepcopy(dict(call))
-    copied.setdefault("type", "function")
-    return copied
-
-
-def normalize_tools(tools: object) -> list[dict[str, Any]]:
-    """Tool definitions as templates want them, copied.
-
-    Raises:
-        ConfigurationError: a definition is not ``{"type": "function", "function": {"name": ...}}``.
-    """
-    normal: list[dict[str, Any]] = []
-    for index, tool in enumerate(_list(tools, "tools", "tools")):
-        where = f"tools[{index}]"
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        if (
-            not isinstance(tool, Mapping)
-            or tool.get("type", "function") != "function"
-            or not isinstance(function, Mapping)
-        ):
-            raise ConfigurationError(
-                f'{where} is not a function tool: send {{"type": "function", "function": {{...}}}}.', param="tools"
-            )
-        if not isinstance(function.get("name"), str) or not function["name"]:
-            raise ConfigurationError(f"{where}.function.name is missing.", param="tools")
-        parameters = function.get("parameters")
-        if parameters is not None and not isinstance(parameters, Mapping):
-            raise ConfigurationError(f"{where}.function.parameters is not a JSON schema object.", param="tools")
-        copied: dict[str, Any] = copy.deepcopy(dict(tool))
-        copied["type"] = "function"
-        normal.append(copied)
-    return normal
-
-
 def _chat_metadata(body: Mapping[str, Any]) -> dict[str, Any]:
     if "messages" not in body:
         raise ConfigurationError('"messages" is missing: send a list of messages.', param="messages")
-    metadata: dict[str, Any] = {"messages": normalize_messages(body["messages"])}
-    if body.get("tools"):
-        metadata["tools"] = normalize_tools(body["tools"])
+    metadata: dict[str, Any] = {"messages": normalize_messages(body["messages"]), **tool_metadata(body)}
     mode, effort = _thinking(body)
     metadata["thinking_mode"] = mode
     if effort is not None:
@@ -281,6 +197,11 @@ def _chat_metadata(body: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("add_generation_prompt", "drop_thinking"):
         if name in body:
             metadata[name] = _truth(name, body[name])
+    if _truth("continue_final_message", body.get("continue_final_message", False)):
+        _check_continuation(metadata)
+        metadata.update(continue_final_message=True, add_generation_prompt=False)
+    if "tool_call_streaming" in body:
+        metadata["tool_call_streaming"] = _one_of("tool_call_streaming", body, TOOL_CALL_STREAMING)
     if "chat_template_kwargs" in body:
         variables = body["chat_template_kwargs"]
         if not isinstance(variables, Mapping) or not all(isinstance(key, str) for key in variables):
@@ -292,7 +213,28 @@ def _chat_metadata(body: Mapping[str, Any]) -> dict[str, Any]:
                 param="chat_template_kwargs",
             )
         metadata["chat_template_kwargs"] = copy.deepcopy(dict(variables))
+    wants_format = _kind(body.get("response_format")) not in (None, "text") or body.get("structured_outputs")
+    if wants_format and metadata.get("tool_choice", "none") != "none":
+        raise ConfigurationError(
+            "tool_choice asks for a call, and response_format or structured_outputs for another form of answer: send "
+            "one of them.",
+            param="tool_choice",
+        )
     return metadata
+
+
+def _check_continuation(metadata: Mapping[str, Any]) -> None:
+    if metadata.get("add_generation_prompt"):
+        raise ConfigurationError(
+            "continue_final_message and add_generation_prompt exclude each other: send one of them as true.",
+            param="continue_final_message",
+        )
+    last = metadata["messages"][-1]
+    if last["role"] != "assistant" or last.get("tool_calls"):
+        raise ConfigurationError(
+            "continue_final_message needs a last message of the assistant, without tool calls: its text is continued.",
+            param="continue_final_message",
+        )
 
 
 def _thinking(body: Mapping[str, Any]) -> tuple[str, str | None]:
@@ -321,20 +263,6 @@ def _thinking(body: Mapping[str, Any]) -> tuple[str, str | None]:
     return mode or ("thinking" if wants else "chat"), known
 
 
-def _response_format(value: object) -> dict[str, Any]:
-    kind = value.get("type") if isinstance(value, Mapping) else None
-    if not isinstance(value, Mapping) or kind not in RESPONSE_FORMATS:
-        raise ConfigurationError(
-            f"response_format.type = {_short(kind)} is unknown: use {', '.join(RESPONSE_FORMATS)}.",
-            param="response_format",
-        )
-    if kind == "json_schema":
-        outer = value.get("json_schema")
-        if not isinstance(outer, Mapping) or not isinstance(outer.get("schema"), Mapping | bool):
-            raise ConfigurationError("response_format.json_schema.schema is missing.", param="response_format")
-    return copy.deepcopy(dict(value))
-
-
 def _sampling(body: Mapping[str, Any], capabilities: Capabilities | None) -> SamplingParams:
     names = (*_SAMPLING_FIELDS, "max_completion_tokens")
     values = {name: body[name] for name in names if name in body}
@@ -343,31 +271,63 @@ def _sampling(body: Mapping[str, Any], capabilities: Capabilities | None) -> Sam
         # Some clients pad the list with empty strings, which match nothing.
         values["stop"] = [item for item in (stop if isinstance(stop, list | tuple) else [stop]) if item != ""]
     if "response_format" in values:
-        values["response_format"] = _response_format(values["response_format"])
-    if "temperature" not in values and capabilities is not None and not capabilities.per_request_sampling:
-        values["temperature"] = capabilities.temperature
+        values["response_format"] = checked_response_format(values["response_format"])
+    top_k = values.get("top_k")
+    if _is_id(top_k) and top_k in (0, -1):  # the two ways clients say that it is off
+        if capabilities is not None and not capabilities.per_request_top_k and capabilities.top_k:
+            raise UnsupportedFeatureError(
+                f'"top_k" = {top_k} is not supported by this server: backend {capabilities.name!r} uses top_k = '
+                f'{capabilities.top_k} for every request. Send "top_k" as {capabilities.top_k} or leave it out.',
+                param="top_k",
+            )
+        del values["top_k"]
     return SamplingParams.from_openai(values)
 
 
-def _given_or_default(params: SamplingParams | None, capabilities: Capabilities | None) -> SamplingParams:
-    if params is not None:
-        if not isinstance(params, SamplingParams):
-            raise ConfigurationError(
-                f"sampling_params is {type(params).__name__}: give a SamplingParams.", param="sampling_params"
-            )
-        return params
-    return _sampling({}, capabilities)
+def _given_or_default(params: object) -> SamplingParams:
+    if params is None:
+        return SamplingParams()
+    if not isinstance(params, SamplingParams):
+        raise ConfigurationError(
+            f"sampling_params is {type(params).__name__}: give a SamplingParams.", param="sampling_params"
+        )
+    return params
 
 
 def _request(body: Mapping[str, Any], params: SamplingParams, **fields: Any) -> GenerationRequest:
+    """The request around a prompt: its name, its constraint, and how it is scheduled."""
+    fields["constraint"] = constraint_of(body)
     request_id = body.get("request_id")
-    if request_id is None:
-        return GenerationRequest(sampling_params=params, **fields)
-    if not isinstance(request_id, str) or not 0 < len(request_id) <= 256 or not request_id.isprintable():
+    if request_id is not None:
+        if not isinstance(request_id, str) or not 0 < len(request_id) <= 256 or not request_id.isprintable():
+            raise ConfigurationError(
+                f"request_id = {_short(request_id)} must be 1 to 256 printable characters.", param="request_id"
+            )
+        fields["request_id"] = request_id
+    priority = body.get("priority", 0)
+    if not _is_id(priority) or not -(2**31) <= priority < 2**31:
+        raise ConfigurationError(f"priority = {_short(priority)} is not a whole number of 32 bits.", param="priority")
+    salt = body.get("cache_salt")
+    if salt is not None and (not isinstance(salt, str) or not 0 < len(salt) <= MAX_SALT_CHARS):
         raise ConfigurationError(
-            f"request_id = {_short(request_id)} must be 1 to 256 printable characters.", param="request_id"
+            f"cache_salt = {_short(salt)} must be a string of 1 to {MAX_SALT_CHARS} characters.", param="cache_salt"
         )
-    return GenerationRequest(sampling_params=params, request_id=request_id, **fields)
+    return GenerationRequest(
+        sampling_params=params, priority=priority, cache_salt=salt, deadline_s=_deadline_s(body), **fields
+    )
+
+
+def _deadline_s(body: Mapping[str, Any]) -> float | None:
+    seconds = body.get("timeout")
+    if seconds is None:
+        return None
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not math.isfinite(seconds) or not 0 < seconds <= MAX_TIMEOUT_S:
+        raise ConfigurationError(
+            f"timeout = {_short(seconds)} must be a number of seconds above 0 and at most {MAX_TIMEOUT_S}.",
+            param="timeout",
+        )
+    return float(seconds)
 
 
 def _prompt_fields(prompt: Prompt) -> dict[str, Any]:
@@ -394,16 +354,21 @@ def _is_id(item: object) -> bool:
     return isinstance(item, int) and not isinstance(item, bool)
 
 
-def _list(value: object, where: str, param: str = "messages") -> Sequence[Any]:
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
-        raise ConfigurationError(f"{where}: a list was expected, not {type(value).__name__}.", param=param)
-    return value
-
-
 def _truth(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name} = {_short(value)} is not true or false.", param=name)
     return value
+
+
+def _one_of(name: str, body: Mapping[str, Any], known: Sequence[str]) -> str:
+    value = body[name]
+    if not isinstance(value, str) or value not in known:
+        raise ConfigurationError(f"{name} = {_short(value)} is unknown: use {' or '.join(known)}.", param=name)
+    return value
+
+
+def _kind(response_format: object) -> object:
+    return response_format.get("type", "text") if isinstance(response_format, Mapping) else None
 
 
 def _short(value: object, limit: int = 60) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from typing import Any
 
 from hypercorn.app_wrappers import ASGIWrapper
@@ -14,6 +15,8 @@ from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pocketllm_server.listener import remove_socket_file
 
 ABORT = "pocketllm.abort"
 """Key of a connection scope: a function that drops the connection and what is still unsent. HTTP/1 only, where a
@@ -25,23 +28,30 @@ _ABORTED_S = 1.0
 class Connections:
     """Used on the event loop alone."""
 
-    def __init__(self, app: ASGIApp, config: Config) -> None:
+    def __init__(self, app: ASGIApp, config: Config, tls: ssl.SSLContext | None = None) -> None:
         self._app = app
         self._config = config
+        self._tls = tls
         self._context = WorkerContext(None)
         self._open: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}
         self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
 
     def __len__(self) -> int:
         return len(self._open)
 
     async def listen(self, listener: socket.socket) -> None:
         """Accept from now on; the listener is ours."""
-        self._server = await asyncio.start_server(self._serve, sock=listener, backlog=self._config.backlog)
+        self._listener = listener
+        handshake_s = self._config.ssl_handshake_timeout if self._tls is not None else None
+        self._server = await asyncio.start_server(
+            self._serve, sock=listener, backlog=self._config.backlog, ssl=self._tls, ssl_handshake_timeout=handshake_s
+        )
 
     async def close(self, grace_s: float) -> None:
         """Accept no more, end idle connections, let answers under way end for ``grace_s``, and drop what is left."""
-        if self._server is not None:
+        if self._server is not None and self._listener is not None:
+            remove_socket_file(self._listener)
             self._server.close()
         await self._context.terminated.set()
         if self._open:

@@ -1,46 +1,54 @@
-"""The outermost layer: errors in OpenAI's shape, bodies that nobody read, one count per response."""
+"""The outermost layer: the request's id, bodies that nobody read, one count and one log line per response."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
-from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pocketllm.errors import PocketLLMError
 from pocketllm_server.connections import ABORT
-from pocketllm_server.http_io import ClientGoneError, header, send_json
+from pocketllm_server.http_io import ClientGoneError, header
+from pocketllm_server.logs import ACCESS_LOGGER, FIELDS
 from pocketllm_server.metrics import Metrics
-from pocketllm_server.wire.errors import Headers, HTTPError, describe, error_object
+from pocketllm_server.request_context import REQUEST_ID_HEADER, RequestContext, request_context
+from pocketllm_server.route_labels import RouteLabels
+from pocketllm_server.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
+access_logger = logging.getLogger(ACCESS_LOGGER)
 
 _LINGER_S = 2.0
-_ROUTES = ("/health", "/alive", "/ready", "/metrics", "/v1/models", "/v1/chat/completions", "/v1/completions")
-_REQUESTS = "/v1/requests/"
-_ROUTER_MESSAGES = {
-    404: "There is no such path here: GET /v1/models says what is served.",
-    405: "This path does not take this method: the header Allow lists those it takes.",
-}
+_CLIENT_GONE = 499
+_MAX_LOGGED_BYTES = 64 * 1024
+# Asked every few seconds for the whole life of a server: their lines would bury the others.
+_FREQUENT_ROUTES = frozenset({"/health", "/alive", "/ready", "/metrics"})
 
 
 class Edge:
-    """ASGI middleware. Nothing raised inside escapes to the server, which would answer a bare 500."""
+    """ASGI middleware. What is inside raises nothing but :class:`ClientGoneError`."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, labels: RouteLabels, settings: ServerSettings) -> None:
         self._app = app
         self._metrics = metrics
+        self._labels = labels
+        self._settings = settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = _Exchange(scope, receive, send)
-        status = 499
+        with request_context(scope) as context:
+            await self._exchange(scope, receive, send, context)
+
+    async def _exchange(self, scope: Scope, receive: Receive, send: Send, context: RequestContext) -> None:
+        started_at = time.monotonic()
+        exchange = _Exchange(scope, receive, send, context, keep_body=self._settings.log_prompts)
+        status = _CLIENT_GONE
         try:
-            await self._answer(scope, exchange)
-            status = exchange.status or 499
+            await self._app(scope, exchange.receive, exchange.send)
+            status = context.status or _CLIENT_GONE
         except ClientGoneError:
             # The work is cancelled and there is nobody to answer. A reader that was cut is still connected, though, and
             # what it has not read would wait in memory.
@@ -48,31 +56,44 @@ class Edge:
             if abort is not None:
                 abort()
         finally:
-            self._metrics.http.add(_route(scope["path"]), str(status))
-
-    async def _answer(self, scope: Scope, exchange: _Exchange) -> None:
-        try:
-            await self._app(scope, exchange.receive, exchange.send)
-        except ClientGoneError:
-            raise
-        except Exception as error:  # whatever is wrong in here, the client gets an answer and the log the reason
-            status, body, headers = _describe(error)
-            if status >= 500:
-                unexpected = not isinstance(error, PocketLLMError)
-                logger.warning("%s %s: %d, %s", scope["method"], scope["path"], status, error, exc_info=unexpected)
-            if not exchange.status:  # else a response has begun, and all that is left is to break it off
-                await send_json(exchange.send, status, {"error": body}, headers)
+            route = self._labels.of(scope)
+            duration_s = time.monotonic() - started_at
+            self._metrics.http.add(route, str(status))
+            self._metrics.http_duration.observe(route, duration_s)
+            if exchange.body:
+                _log_body(exchange.body)
+            if self._settings.access_log:
+                _log_access(scope, route, status, duration_s, context)
 
 
-def _describe(error: Exception) -> tuple[int, dict[str, object], Headers]:
-    if isinstance(error, PocketLLMError | HTTPError):
-        return describe(error)
-    if isinstance(error, HTTPException):  # the router's own: no such path, or another method
-        headers = tuple((name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items())
-        message = _ROUTER_MESSAGES.get(error.status_code, str(error.detail))
-        return error.status_code, error_object(error.status_code, message), headers
-    message = "The server failed on this request; its log says why."
-    return 500, error_object(500, message, code="internal_error"), ()
+def _log_access(scope: Scope, route: str, status: int, duration_s: float, context: RequestContext) -> None:
+    level = logging.DEBUG if route in _FREQUENT_ROUTES and status < 500 else logging.INFO
+    if not access_logger.isEnabledFor(level):
+        return
+    client = scope.get("client")
+    fields: dict[str, object] = {
+        "method": scope["method"],
+        "route": route,
+        "status": status,
+        "duration_s": round(duration_s, 6),
+        "client": client[0] if client else None,
+    }
+    words = [scope["method"], route, str(status), f"{duration_s:.3f} s"]
+    if context.usage is not None:
+        fields["prompt_tokens"] = context.usage.prompt_tokens
+        fields["completion_tokens"] = context.usage.completion_tokens
+        words.append(f"{context.usage.prompt_tokens} + {context.usage.completion_tokens} tokens")
+    if context.ttft_s is not None:
+        fields["ttft_s"] = round(context.ttft_s, 6)
+    if context.finish_reason is not None:
+        fields["finish_reason"] = context.finish_reason
+        words.append(context.finish_reason)
+    access_logger.log(level, " ".join(words), extra={FIELDS: fields})
+
+
+def _log_body(body: bytearray) -> None:
+    text = body[:_MAX_LOGGED_BYTES].decode(errors="replace")
+    access_logger.info("request body: %s", text, extra={FIELDS: {"body": text, "body_bytes": len(body)}})
 
 
 class _Exchange:
@@ -82,8 +103,10 @@ class _Exchange:
     is read and dropped beside the last send, for a short while.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.status = 0
+    def __init__(self, scope: Scope, receive: Receive, send: Send, context: RequestContext, *, keep_body: bool) -> None:
+        self.body = bytearray()
+        self._context = context
+        self._keep_body = keep_body
         self._receive = receive
         self._send = send
         length = header(scope, b"content-length")
@@ -94,13 +117,17 @@ class _Exchange:
         message = await self._receive()
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
             self._unread = False
+        if self._keep_body and not self._context.status:
+            self.body += message.get("body", b"")
         return message
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            self._context.status = message["status"]
+            headers = [*message["headers"], (REQUEST_ID_HEADER, self._context.request_id.encode("ascii"))]
             if self._unread:
-                message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+                headers.append((b"connection", b"close"))
+            message = {**message, "headers": headers}
         elif self._unread and not message.get("more_body", False):
             await self._send({**message, "more_body": True})
             await self._drop_body()
@@ -125,9 +152,3 @@ class _Exchange:
 
 _dropping: set[asyncio.Future[None]] = set()
 """Keeps the tasks alive; each ends with its connection."""
-
-
-def _route(path: str) -> str:
-    if path in _ROUTES:
-        return path
-    return _REQUESTS + "{request_id}" if path.startswith(_REQUESTS) else "other"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
+import stat
 
 from pocketllm.errors import ConfigurationError
 
@@ -44,9 +46,62 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
-    """The address for a person on this machine."""
+def bind_unix(path: str) -> socket.socket:
+    """A listening unix socket; a socket file that a program left behind is replaced. Its mode follows the umask.
+
+    Raises:
+        PortInUseError: another program listens on it.
+        ConfigurationError: the path is something else, or may not be bound.
+    """
+    _remove_stale(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(f"Cannot listen on the unix socket {path}: {error}.", param="uds") from None
+    listener.setblocking(False)
+    return listener
+
+
+def _remove_stale(path: str) -> None:
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            raise ConfigurationError(
+                f"{path} exists and is no socket: remove it, or choose another path with --uds.", param="uds"
+            )
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)  # nobody listens any more
+            return
+        except OSError as error:
+            raise ConfigurationError(f"Cannot listen on the unix socket {path}: {error}.", param="uds") from None
+    raise PortInUseError(
+        f"Another program listens on the unix socket {path}: stop it, or choose another path with --uds.", param="uds"
+    )
+
+
+def remove_socket_file(listener: socket.socket) -> None:
+    """Take the file of a unix socket away, while its listener is still open; nothing for other listeners."""
+    if listener.family != socket.AF_UNIX:
+        return
+    try:
+        os.unlink(listener.getsockname())
+    except FileNotFoundError:
+        pass  # removed by somebody already
+
+
+def url_of(listener: socket.socket, *, secure: bool = False) -> str:
+    """The address for a person on this machine; that of a unix socket is ``unix:PATH``."""
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1" if host == "0.0.0.0" else "::1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if secure else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -16,11 +16,16 @@ from pocketllm.types import CancelReason
 from pocketllm_server.app import App
 from pocketllm_server.connections import Connections
 from pocketllm_server.service import Service
+from pocketllm_server.settings import ServerSettings
+from pocketllm_server.tls import tls_context
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _POLL_S = 0.02
 # After the drain every request has been told to end; this bounds what a client that reads nothing may still hold up.
 _CONNECTIONS_CLOSE_S = 2.0
+_HANDSHAKE_S = 20.0
+# Beyond the headers that are counted one by one: the request line, separators, the beginning of a chunk.
+_HEAD_SLACK_BYTES = 16 * 1024
 
 
 class Shutdown:
@@ -77,17 +82,19 @@ class Shutdown:
 async def serve(app: App, listener: socket.socket, say: Callable[[str], None] | None = None) -> int:
     """Serve until a signal has ended it; returns the exit code: 0, or 128 + the signal that cut the drain short.
 
-    ``listener`` is bound (see :func:`pocketllm_server.listener.bind`) and is closed at the end. ``say`` takes lines for
-    a person.
+    ``listener`` is bound (see :mod:`pocketllm_server.listener`) and is closed at the end. ``say`` takes lines for a
+    person.
 
     Raises:
+        ConfigurationError: the certificate of the settings cannot be used.
         PocketLLMError: the first load failed. A later failure of the engine keeps the server up, to say why.
     """
     loop = asyncio.get_running_loop()
     say = say or _to_stderr
-    shutdown = Shutdown(app.service, app.service.settings.drain_timeout_s, say)
+    settings = app.service.settings
+    connections = Connections(app, _config(settings), tls_context(settings))
+    shutdown = Shutdown(app.service, settings.drain_timeout_s, say)
     shutdown.install(loop)
-    connections = Connections(app, _config())
     try:
         async with app.lifespan():
             await connections.listen(listener)
@@ -118,8 +125,11 @@ async def _load(service: Service, shutdown: Shutdown, say: Callable[[str], None]
         say(f"The model is loaded after {time.monotonic() - started_at:.1f} s, backend {backend}.")
 
 
-def _config() -> Config:
+def _config(settings: ServerSettings) -> Config:
     config = Config()
+    config.root_path = settings.root_path
+    config.h11_max_incomplete_size = config.h2_max_header_list_size = settings.max_header_bytes + _HEAD_SLACK_BYTES
+    config.ssl_handshake_timeout = _HANDSHAKE_S
     config.backlog = 1024
     config.loglevel = "WARNING"
     config.include_server_header = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from pocketllm.types import (
@@ -12,8 +12,28 @@ from pocketllm.types import (
     GenerationRequest,
     GenerationResult,
     HealthStatus,
+    LogprobEntry,
     TokenEvent,
 )
+from pocketllm_server.wire.completion_logprobs import TokenBytes
+
+
+class AcceptedRequest(Protocol):
+    """A request as the engine got it, and what the engine said of its prompt."""
+
+    @property
+    def request(self) -> GenerationRequest:
+        """With the prompt's token ids."""
+
+    @property
+    def prompt_logprobs(self) -> Sequence[LogprobEntry | None] | None:
+        """One entry per prompt token, None for the first; None until the engine has reported them."""
+
+
+class Slot(Protocol):
+    @property
+    def tokenizer(self) -> TokenBytes:
+        """Raises BackendUnavailableError while no engine is ready."""
 
 
 class EventStream(Protocol):
@@ -24,6 +44,9 @@ class EventStream(Protocol):
 
     @property
     def num_prompt_tokens(self) -> int: ...
+
+    @property
+    def record(self) -> AcceptedRequest: ...
 
     def __aiter__(self) -> AsyncIterator[TokenEvent]:
         """Merged deltas; the last event of a choice carries its finish reason, the very last one usage."""
@@ -46,6 +69,9 @@ class ServedModel(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """Raises BackendUnavailableError while no engine is ready. Read from any thread."""
+
+    @property
+    def host(self) -> Slot: ...
 
     def health(self) -> HealthStatus: ...
 

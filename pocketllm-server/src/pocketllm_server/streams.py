@@ -18,14 +18,14 @@ from pocketllm_server.metrics import RequestTimer
 from pocketllm_server.served_model import EventStream
 from pocketllm_server.service import Service
 from pocketllm_server.sse import DONE, HEADERS, ChunkWriter
-from pocketllm_server.wire.errors import describe, error_event, error_object
+from pocketllm_server.wire.errors import Headers, describe, error_event, error_object
 from pocketllm_server.wire.responses import sum_usage
 
 logger = logging.getLogger(__name__)
 
 
 class Endpoint:
-    """What differs between chat and completions. Subclasses are stateless."""
+    """What differs between answers. A subclass is stateless or made for one request."""
 
     prefix = ""
 
@@ -36,6 +36,22 @@ class Endpoint:
     def chunks(self, generation_id: str, created: int, model: str, *, with_usage: bool) -> ChunkWriter:
         raise NotImplementedError
 
+    def begin(self, streams: Sequence[EventStream]) -> None:
+        """The prompts were accepted; called once, before anything is asked of the answer."""
+        return
+
+    def opening(self, writer: ChunkWriter, num_choices: int) -> bytes:
+        """What precedes the first event of all choices."""
+        return b"".join(writer.opening(index) for index in range(num_choices))
+
+    def encode(self, writer: ChunkWriter, index: int, event: TokenEvent) -> bytes:
+        """The chunks of one event of choice ``index``."""
+        return writer.chunk(index, event)
+
+    def usage_of(self, usage: Usage) -> Usage:
+        """What the client is told was used."""
+        return usage
+
 
 async def answer(
     service: Service,
@@ -44,6 +60,8 @@ async def answer(
     created: int,
     receive: Receive,
     send: Send,
+    *,
+    headers: Headers = (),
 ) -> None:
     """Answer with one JSON body. A client that leaves before it cancels the request.
 
@@ -57,6 +75,7 @@ async def answer(
     async def work() -> Any:
         async with open_generation(service, requests, endpoint.prefix) as generation:
             outcome.accepted = True
+            endpoint.begin(generation.streams)
             results = await generation.results()
             outcome.ended(results)
             model = service.settings.served_model_name
@@ -72,7 +91,7 @@ async def answer(
         raise
     finally:
         outcome.record(timer)
-    await send_json(send, 200, body)
+    await send_json(send, 200, body, headers)
 
 
 async def stream(
@@ -84,6 +103,7 @@ async def stream(
     send: Send,
     *,
     with_usage: bool,
+    headers: Headers = (),
 ) -> None:
     """Answer with server-sent events, one chunk per choice for everything that is new, then ``[DONE]``.
 
@@ -97,10 +117,11 @@ async def stream(
     async def work() -> None:
         async with open_generation(service, requests, endpoint.prefix) as generation:
             outcome.accepted = True
+            endpoint.begin(generation.streams)
             model = service.settings.served_model_name
             writer = endpoint.chunks(generation.response_id, created, model, with_usage=with_usage)
-            reply = _EventReply(send, service.settings.send_timeout_s, generation, writer, timer, outcome)
-            await reply.run(with_usage=with_usage)
+            reply = _EventReply(send, service.settings.send_timeout_s, generation, endpoint, writer, timer, outcome)
+            await reply.run(headers, with_usage=with_usage)
 
     try:
         await unless_client_leaves(receive, work())
@@ -138,6 +159,7 @@ class _EventReply:
         send: Send,
         send_timeout_s: float,
         generation: Generation,
+        endpoint: Endpoint,
         writer: ChunkWriter,
         timer: RequestTimer,
         outcome: _Outcome,
@@ -145,17 +167,18 @@ class _EventReply:
         self._send = send
         self._send_timeout_s = send_timeout_s
         self._generation = generation
+        self._endpoint = endpoint
         self._writer = writer
         self._timer = timer
         self._outcome = outcome
         self._usages: list[Usage] = []
         self._reported: set[str] = set()
 
-    async def run(self, *, with_usage: bool) -> None:
-        await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+    async def run(self, headers: Headers, *, with_usage: bool) -> None:
+        await self._send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *headers]})
         num_choices = self._generation.num_choices
         streams = self._generation.streams
-        opening = b"".join(self._writer.opening(index) for index in range(len(streams) * num_choices))
+        opening = self._endpoint.opening(self._writer, len(streams) * num_choices)
         if opening:
             await self._write(opening)
         if len(streams) == 1:
@@ -165,7 +188,7 @@ class _EventReply:
         usage = sum_usage(self._usages)
         if len(self._usages) == len(streams):
             self._outcome.usage = usage
-        ending = self._writer.usage(usage) + DONE if with_usage else DONE
+        ending = self._writer.usage(self._endpoint.usage_of(usage)) + DONE if with_usage else DONE
         await self._write(ending, more=False)
 
     async def _forward(self, events: EventStream, first_index: int) -> None:
@@ -195,10 +218,10 @@ class _EventReply:
         if event.finish_reason is not None:
             self._outcome.word = str(event.finish_reason)
         if event.finish_reason != FinishReason.ERROR:
-            return self._writer.chunk(index, event)
+            return self._endpoint.encode(self._writer, index, event)
         message = event.error or "The engine failed on this request."
         # What was generated before still goes out; the error event then takes the place of a finish reason.
-        data = self._writer.chunk(index, msgspec.structs.replace(event, finish_reason=None))
+        data = self._endpoint.encode(self._writer, index, msgspec.structs.replace(event, finish_reason=None))
         return data + self._error_once(error_object(500, message, code="engine_error"))
 
     async def _report(self, error: dict[str, object]) -> None:

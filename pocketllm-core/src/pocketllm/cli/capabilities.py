@@ -1,4 +1,4 @@
-"""``pocketllm capabilities``: what an engine does with a model, asked of the open engine."""
+"""``pocketllm capabilities``: what an engine does with a model, and which request fields that makes work."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 from pocketllm.cli.engine_options import EngineCommand, engine_args_from_options, engine_options
 from pocketllm.cli.loading import open_llm
 from pocketllm.cli.table import json_text, table
+from pocketllm.fields import BOTH, supported_fields
 
 
 @click.command(cls=EngineCommand)
@@ -20,10 +21,12 @@ def capabilities(as_json: bool, **options: Any) -> None:
     args = engine_args_from_options(**options)
     with open_llm(args) as llm:
         declared = llm.capabilities
+    fields = {endpoint: supported_fields(endpoint, declared) for endpoint in BOTH}
     if as_json:
-        click.echo(json_text(declared))
+        click.echo(json_text({**msgspec.structs.asdict(declared), "supported_fields": fields}))
         return
     rows = [(name, _shown(value)) for name, value in msgspec.structs.asdict(declared).items()]
+    rows += [(f"fields of {endpoint}", ", ".join(names)) for endpoint, names in fields.items()]
     click.echo(table(("CAPABILITY", "VALUE"), rows))
 
 

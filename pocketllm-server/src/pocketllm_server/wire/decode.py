@@ -10,6 +10,7 @@ from msgspec.structs import FieldInfo
 
 from pocketllm.errors import ConfigurationError, PocketLLMError
 from pocketllm.fields import shown, unsupported
+from pocketllm_server.wire.request_bodies import StreamOptions
 
 # Templates and copies recurse with several Python frames per level: this depth stays far from the interpreter's limit.
 MAX_DEPTH = 64
@@ -133,8 +134,18 @@ def set_fields(body: dict[str, Any], shape: type[msgspec.Struct]) -> dict[str, A
     return values
 
 
+def unknown_fields(body: dict[str, Any], shape: type[msgspec.Struct]) -> list[str]:
+    """Names that ``body`` sets and nobody documents, in its order, those inside ``stream_options`` included."""
+    names = [name for name, value in body.items() if value is not None and name not in shape.__struct_fields__]
+    options = body.get("stream_options")
+    if isinstance(options, dict):
+        known = StreamOptions.__struct_fields__
+        names += [f"stream_options.{name}" for name in options if name not in known]
+    return names
+
+
 def _wrong(name: str, value: Any, shape: type[msgspec.Struct], reason: str) -> PocketLLMError:
-    wording = _LOGPROBS[shape.__name__] if name == "logprobs" else _SHAPES.get(name)
+    wording = _LOGPROBS.get(shape.__name__) if name == "logprobs" else _SHAPES.get(name)
     if wording is not None:
         return unsupported(name, value, *wording)
     where = ""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from pocketllm.protocol import MAX_SALT_CHARS, MAX_TIMEOUT_S
 from pocketllm.sampling_params import MAX_CHOICES, MAX_TOP_LOGPROBS
 
 MAX_INT64 = 2**63 - 1
@@ -28,6 +29,7 @@ Rank = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 
 class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
 
 
@@ -36,14 +38,25 @@ class ResponseFormat(msgspec.Struct):
     json_schema: dict[str, Any] | None = None
 
 
+class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
+    """One restriction of the answer; a key this server does not know would be one that it does not keep."""
+
+    json: dict[str, Any] | bool | str | None = None
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+
+
 class Message(msgspec.Struct):
     """One message of a conversation; content blocks and tool calls are normalised by :mod:`pocketllm.protocol`."""
 
     role: Annotated[str, Meta(min_length=1, max_length=64)]
-    content: str | list[str | dict[str, Any]] | dict[str, Any] | None = None
+    content: str | list[Any] | dict[str, Any] | int | float | bool | None = None
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    function_call: dict[str, Any] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
 
@@ -59,7 +72,7 @@ class SharedBody(msgspec.Struct, kw_only=True):
     max_completion_tokens: Positive | None = None
     temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
     top_p: Probability | None = None
-    top_k: Count | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=MAX_INT64)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=MAX_INT64)] | None = None
     stop: str | list[str] | None = None
@@ -70,8 +83,21 @@ class SharedBody(msgspec.Struct, kw_only=True):
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     min_tokens: Count | None = None
     ignore_eos: bool | None = None
+    timeout: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_S)] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    return_token_ids: bool | None = None
+    priority: Annotated[int, Meta(ge=-(2**31), lt=2**31)] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=MAX_SALT_CHARS)] | None = None
     request_id: RequestId | None = None
     user: Any = None
+    store: Any = None
+    metadata: Any = None
+    service_tier: Any = None
 
 
 class ChatBody(SharedBody, kw_only=True):
@@ -83,11 +109,12 @@ class ChatBody(SharedBody, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
-    response_format: ResponseFormat | None = None
+    tool_call_streaming: Literal["certain", "eager"] | None = None
     thinking_mode: str | None = None
     reasoning_effort: str | None = None
     reasoning: str | bool | dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
+    reasoning_field: Literal["reasoning_content", "both"] | None = None
     drop_thinking: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
@@ -98,9 +125,6 @@ class ChatBody(SharedBody, kw_only=True):
     web_search_options: dict[str, Any] | None = None
     verbosity: str | None = None
     moderation: Any = None
-    store: Any = None
-    metadata: Any = None
-    service_tier: Any = None
     prediction: Any = None
     prompt_cache_key: Any = None
     prompt_cache_options: Any = None
@@ -112,6 +136,9 @@ class CompletionBody(SharedBody, kw_only=True):
     """``POST /v1/completions``. ``prompt``: text, token ids, or a list of one of the two kinds."""
 
     prompt: str | Annotated[list[str | TokenId | list[TokenId]], Meta(min_length=1)]
+    # 0 goes with echo, which then scores the prompt.
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
     logprobs: Rank | None = None
     top_logprobs: Any = None
     best_of: Positive | None = None

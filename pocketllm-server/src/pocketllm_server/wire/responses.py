@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from pocketllm.types import ChoiceResult, GenerationResult, LogprobEntry, Usage
+from pocketllm_server.wire.completion_logprobs import completion_logprobs
+
+__all__ = [
+    "ChatChoice", "ChatCompletion", "ChatMessage", "Completion", "CompletionChoice", "chat_choice", "chat_logprobs",
+    "completion_choice", "completion_logprobs", "indexed_calls", "sum_usage", "total_usage",
+]  # fmt: skip
 
 
 class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
     role: str
     content: str | None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: tuple[dict[str, Any], ...] = ()
 
 
@@ -22,6 +30,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     message: ChatMessage
     logprobs: dict[str, Any] | None
     finish_reason: str
+    token_ids: Sequence[int] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, kw_only=True):
@@ -31,6 +40,7 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: dict[str, Any]
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET
 
 
 class CompletionChoice(msgspec.Struct, kw_only=True):
@@ -38,6 +48,8 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     text: str
     logprobs: dict[str, Any] | None
     finish_reason: str
+    token_ids: Sequence[int] | UnsetType = UNSET
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct, kw_only=True):
@@ -49,7 +61,10 @@ class Completion(msgspec.Struct, kw_only=True):
     usage: dict[str, Any]
 
 
-def chat_choice(index: int, choice: ChoiceResult) -> ChatChoice:
+def chat_choice(
+    index: int, choice: ChoiceResult, *, both_spellings: bool = False, with_token_ids: bool = False
+) -> ChatChoice:
+    """``both_spellings`` says reasoning under its other name too."""
     # A message that is only tool calls has no text, which OpenAI spells as null.
     content = None if choice.tool_calls and not choice.text else choice.text
     return ChatChoice(
@@ -58,10 +73,12 @@ def chat_choice(index: int, choice: ChoiceResult) -> ChatChoice:
             role="assistant",
             content=content,
             reasoning_content=choice.reasoning_content,
+            reasoning=choice.reasoning_content if both_spellings else None,
             tool_calls=choice.tool_calls,
         ),
         logprobs=chat_logprobs(choice.logprobs) if choice.logprobs is not None else None,
         finish_reason=str(choice.finish_reason),
+        token_ids=choice.token_ids if with_token_ids else UNSET,
     )
 
 
@@ -78,23 +95,12 @@ def chat_logprobs(entries: Sequence[LogprobEntry]) -> dict[str, Any]:
     return {"content": [entry.as_dict() for entry in entries]}
 
 
-def completion_logprobs(entries: Sequence[LogprobEntry], text_offset: int = 0) -> dict[str, Any]:
-    """The guide's ``content`` array and OpenAI's four parallel ones.
+def indexed_calls(calls: Sequence[Mapping[str, Any]], num_before: int) -> list[Mapping[str, Any]]:
+    """Deltas of tool calls as a stream needs them: a whole call that a backend brought gets its place among the calls.
 
-    ``text_offset`` is the length of the text before the first entry. A token that is a piece of a character has no text
-    of its own length, so offsets are exact only where every token is whole characters.
+    ``num_before`` is how many such calls this choice had.
     """
-    offsets = []
-    for entry in entries:
-        offsets.append(text_offset)
-        text_offset += len(entry.token)
-    return {
-        "tokens": [entry.token for entry in entries],
-        "token_logprobs": [entry.logprob for entry in entries],
-        "top_logprobs": [{item.token: item.logprob for item in entry.top_logprobs} for entry in entries],
-        "text_offset": offsets,
-        "content": [entry.as_dict() for entry in entries],
-    }
+    return [call if "index" in call else {"index": num_before + i, **call} for i, call in enumerate(calls)]
 
 
 def total_usage(results: Sequence[GenerationResult]) -> dict[str, Any]:
