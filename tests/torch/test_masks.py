@@ -7,6 +7,7 @@ import ctypes
 import pytest
 import torch
 
+from pocketllm.errors import EngineError
 from pocketllm_torch.engine.masks import MaskBuffer, num_mask_words
 
 
@@ -17,13 +18,17 @@ class ListMatcher:
         self.allowed = list(allowed)
         self.accepted: list[int] = []
 
-    def fill_bitmask(self, address: int, num_words: int) -> None:
+    is_done = False
+    allows_eos = False
+
+    def fill_mask(self, address: int, num_words: int) -> None:
         words = (ctypes.c_uint32 * num_words).from_address(address)
         for token in self.allowed[len(self.accepted)]:
             words[token // 32] |= 1 << (token % 32)
 
-    def accept(self, token_id: int) -> None:
+    def accept(self, token_id: int) -> bool:
         self.accepted.append(token_id)
+        return True
 
 
 @pytest.mark.parametrize("vocab_size, words", [(1, 1), (32, 1), (33, 2), (49152, 1536)])
@@ -48,5 +53,5 @@ def test_a_buffer_is_clean_for_the_next_sequence() -> None:
 
 
 def test_bits_past_the_vocabulary_do_not_count() -> None:
-    with pytest.raises(RuntimeError, match="allows no token"):
+    with pytest.raises(EngineError, match="allows none of the tokens"):
         MaskBuffer(40, torch.device("cpu")).apply(torch.zeros(40), ListMatcher({41}))

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pocketllm.capability_check import check_streaming
+from pocketllm.engine.constraint import wants_constraint
 from pocketllm.engine.host import EngineHost, HostLimits, SlotState
 from pocketllm.engine.record import RequestRecord
 from pocketllm.engine_args import EngineArgs
@@ -358,6 +359,8 @@ def _is_short(request: GenerationRequest) -> bool:
     """Whether preparing the request takes so little that a thread would cost more. Cheap for any request."""
     metadata = request.metadata
     messages = metadata.get("messages")
+    if wants_constraint(request):
+        return False
     if messages is None:
         return len(request.prompt or "") + len(request.prompt_tokens) <= MAX_INLINE_CHARS
     if "tools" in metadata or len(messages) > MAX_INLINE_MESSAGES:

@@ -56,10 +56,17 @@ class Choice(msgspec.Struct, frozen=True, array_like=True):
 
 class Constraint(msgspec.Struct, frozen=True):
     """A restriction on the generated text, as text. ``kind``: json_object (no text), json_schema, regex, grammar (Lark)
-    or choice (a JSON list of strings)."""
+    or choice (a JSON list of strings).
+
+    It binds the answer: with ``after``, only what follows the first occurrence of that text, the end of the reasoning.
+    With ``opening`` too, reasoning is the model's choice: unless the completion begins with that text, the constraint
+    binds from the start.
+    """
 
     kind: str
     text: str
+    after: str = ""
+    opening: str = ""
 
 
 def new_request_id() -> str:
@@ -482,8 +489,8 @@ class TokenEvent(msgspec.Struct, frozen=True, kw_only=True):
     """What one choice gained since the reader last looked; deltas merge when a reader is slower than the engine.
 
     The deltas of a stream add up to the non-streamed answer. The last event of a choice carries ``finish_reason``; the
-    last event of the request also carries ``usage``. ``metadata`` may hold ``tool_calls`` (OpenAI-shaped deltas) and, at
-    the end, ``stop_sequence`` (the stop string that matched).
+    last event of the request also carries ``usage``. ``metadata`` may hold ``tool_calls``, as OpenAI-shaped deltas, and
+    at the end ``stop_sequence``, the stop string that matched.
     """
 
     request_id: str

@@ -292,6 +292,10 @@ class EngineHost:
             hooks = EngineHooks(engine, self._registry.extensions())
             capabilities = hooks.capabilities()
             prompts = PromptBuilder(checkpoint, options.get("eos_token_id"), self._registry.syntaxes())
+            if capabilities.supports_structured_outputs:
+                from pocketllm.structured.token_table import token_table
+
+                token_table(prompts.tokenizer)  # a fraction of a second that the first such request would wait for
             return OpenEngine(self._epoch + 1, hooks, capabilities, prompts)
         except BaseException:
             _discard(engine)

@@ -13,6 +13,7 @@ import msgspec
 
 from pocketllm.capability_check import effective_temperature
 from pocketllm.conversation import cut_at_mark, mark_final_message
+from pocketllm.engine.constraint import final_constraint
 from pocketllm.errors import ConfigurationError, ContextLengthError, PocketLLMError
 from pocketllm.text.chat_formats import find_chat_format
 from pocketllm.text.fallback_prompt import render_fallback_prompt
@@ -20,7 +21,7 @@ from pocketllm.text.reasoning import END_TAG, START_TAG, ReasoningMode, detect_m
 from pocketllm.text.stop_strings import StopStrings
 from pocketllm.text.tool_calls import recognise
 from pocketllm.text.tool_calls.base import ToolCallStream, ToolCallSyntax
-from pocketllm.types import Capabilities, Choice, Constraint, GenerationRequest
+from pocketllm.types import Capabilities, Choice, GenerationRequest
 
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint
@@ -109,7 +110,7 @@ class PromptBuilder:
                 response_format=None,
                 temperature=effective_temperature(params, capabilities),
             ),
-            constraint=request.constraint or _constraint(params.response_format),
+            constraint=final_constraint(request, mode, self.syntax, self.tokenizer),
         )
         return Prepared(prepared, mode, StopStrings(params.stop), self._call_reader(request))
 
@@ -232,14 +233,3 @@ class PromptBuilder:
                 raise ConfigurationError(
                     f"{name} has {token!r}, which is outside this model's vocabulary of {size} tokens.", param=name
                 )
-
-
-def _constraint(response_format: dict[str, Any] | None) -> Constraint | None:
-    """OpenAI's ``response_format`` as a constraint; shape errors are found by the protocol layer."""
-    kind = (response_format or {}).get("type", "text")
-    if kind == "json_object":
-        return Constraint(kind="json_object", text="")
-    if response_format is not None and kind == "json_schema":
-        schema = response_format.get("json_schema", {}).get("schema", {})
-        return Constraint(kind="json_schema", text=msgspec.json.encode(schema).decode())
-    return None

@@ -6,13 +6,15 @@ import logging
 import threading
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 
 from pocketllm.engine.call import GenerateCall
 from pocketllm.engine.outbox import Outbox
-from pocketllm.errors import BackendUnavailableError, UnsupportedFeatureError
+from pocketllm.errors import BackendUnavailableError, ConfigurationError, UnsupportedFeatureError
 from pocketllm.hookspecs import hookimpl
+from pocketllm.structured import TokenMatcher, compile_constraint
 from pocketllm.types import (
     Capabilities,
     EngineStats,
@@ -29,6 +31,9 @@ from pocketllm_torch.engine.runner import Runner
 from pocketllm_torch.engine.sampler import Sampler
 from pocketllm_torch.engine.scheduler import Scheduler, StepPlan
 from pocketllm_torch.engine.sequence import Sequence
+
+if TYPE_CHECKING:
+    from pocketllm.checkpoint import Tokenizer
 
 _logger = logging.getLogger(__name__)
 
@@ -55,6 +60,14 @@ class _Commit:
     ended: list[Sequence] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class _Arrival:
+    """A request's sequences, and what restricts each."""
+
+    sequences: list[Sequence]
+    matchers: list[TokenMatcher | None]
+
+
 class TorchEngine:
     """Continuous batching over one model.
 
@@ -70,18 +83,20 @@ class TorchEngine:
         sampler: Sampler,
         capabilities: Capabilities,
         num_threads: int,
+        tokenizer: Tokenizer | None = None,
     ) -> None:
         self._runner = runner
         self._scheduler = scheduler
         self._sampler = sampler
         self._capabilities = capabilities
         self._num_threads = num_threads
+        self._tokenizer = tokenizer
         self._events = Outbox()
         self._counters = _Counters()
         self._failed_steps = 0
         self._live: dict[int, Sequence] = {}
         self._lock = threading.Lock()  # guards what follows
-        self._messages: deque[list[Sequence] | int] = deque()
+        self._messages: deque[_Arrival | int] = deque()
         self._open_handles: set[int] = set()
         self._num_arrivals = 0
         self._closing = False
@@ -107,13 +122,14 @@ class TorchEngine:
     def pocketllm_generate(self, call: GenerateCall) -> bool:
         request = call.request
         self._check(request)
+        matchers = self._matchers(request)
         with self._lock:
             if self._closing or self._fatal is not None:
                 raise BackendUnavailableError(self._fatal or "The engine is closed: open a new one.")
             sequences = Sequence.from_request(request, self._num_arrivals)
             self._num_arrivals += len(sequences)
             self._open_handles.update(sequence.handle for sequence in sequences)
-            self._messages.append(sequences)
+            self._messages.append(_Arrival(sequences, matchers))
         self._wake.set()
         return True
 
@@ -142,14 +158,26 @@ class TorchEngine:
     def _check(self, request: GenerationRequest) -> None:
         if request.task != "generate":
             raise UnsupportedFeatureError(f"task = {request.task!r}: this engine only generates.", param="task")
-        if request.constraint is not None:
-            raise UnsupportedFeatureError("This engine has no structured output yet.", param="response_format")
         if request.adapter is not None:
             raise UnsupportedFeatureError("This engine has no adapters.", param="adapter")
         limit = self._capabilities.vocab_size
         for name, ids in (("prompt_tokens", request.prompt_tokens), ("logit_bias", request.sampling_params.logit_bias)):
             if ids and not 0 <= min(ids) <= max(ids) < limit:
                 raise UnsupportedFeatureError(f"{name} has an id outside this model's {limit} tokens.", param=name)
+
+    def _matchers(self, request: GenerationRequest) -> list[TokenMatcher | None]:
+        """One matcher per choice; core has validated the constraint, so compiling it is quick."""
+        if request.constraint is None:
+            return [None] * len(request.choices)
+        if self._tokenizer is None:
+            raise UnsupportedFeatureError(
+                "Structured output needs a tokenizer, and this checkpoint has none.", param="response_format"
+            )
+        try:
+            compiled = compile_constraint(request.constraint, self._tokenizer)
+        except ConfigurationError as error:
+            raise UnsupportedFeatureError(error.message, param=error.param) from error
+        return [compiled.matcher(request.stop_token_ids) for _ in request.choices]
 
     def _abandon(self, reason: FinishReason, error: str | None = None, fatal: str | None = None) -> None:
         """Answer for every open handle without the sequences; the engine's thread posts nothing any more."""
@@ -200,10 +228,10 @@ class TorchEngine:
                 if sequence is not None and sequence not in cancelled:
                     cancelled.append(sequence)
                 continue
-            for sequence in message:
-                sequence.sampling = self._sampler.start(sequence)
+            for sequence, matcher in zip(message.sequences, message.matchers, strict=True):
+                sequence.sampling = self._sampler.start(sequence, matcher)
                 self._live[sequence.handle] = sequence
-            self._scheduler.add(message)
+            self._scheduler.add(message.sequences)
         if cancelled:
             self._end(cancelled, FinishReason.CANCELLED)
 
@@ -222,7 +250,12 @@ class TorchEngine:
             else:
                 sampled, logits = self._fork(sampled, logits)
                 tokens = self._sampler.sample(logits, sampled)
+                stuck = [sequence for sequence in sampled if _error(sequence) is not None]
+                if stuck:
+                    sampled, tokens, logits = _without_stuck(sampled, tokens, logits)
                 batch = self._commit(sampled, tokens)
+                batch.finished += [Finish(each.handle, str(FinishReason.ERROR), _error(each)) for each in stuck]
+                batch.ended += stuck
                 logprobs = self._logprobs(sampled, tokens, batch.flags, logits)
         except Exception as error:  # noqa: BLE001 - whatever a kernel raised, only this step's sequences are lost
             self._fail_step(plan, error)
@@ -235,7 +268,7 @@ class TorchEngine:
             self._scheduler.finish(sequence)
             del self._live[sequence.handle]
         self._publish_stats()
-        if batch.handles:
+        if batch.handles or batch.finished:
             self._post(
                 StepBatch(
                     handles=batch.handles,
@@ -276,9 +309,10 @@ class TorchEngine:
             sequence.tokens.append(token)
             batch.handles.append(handle)
             stopped = token in sequence.stop_ids
+            complete = not sequence.stop_ids and _is_complete(sequence)
             batch.flags.append(int(TokenFlag.STOP if stopped else TokenFlag.NONE))
-            if stopped or sequence.num_generated >= sequence.max_tokens:
-                reason = FinishReason.STOP if stopped else FinishReason.LENGTH
+            if stopped or complete or sequence.num_generated >= sequence.max_tokens:
+                reason = FinishReason.STOP if stopped or complete else FinishReason.LENGTH
                 batch.finished.append(Finish(handle, str(reason)))
                 batch.ended.append(sequence)
         return batch
@@ -353,3 +387,21 @@ class TorchEngine:
             num_prompt_tokens=self._counters.num_prompt_tokens,
             num_generated_tokens=self._counters.num_generated_tokens,
         )
+
+
+def _error(sequence: Sequence) -> str | None:
+    return None if sequence.sampling is None else sequence.sampling.error
+
+
+def _is_complete(sequence: Sequence) -> bool:
+    """Whether a constraint leaves nothing to generate; without stop ids nothing else tells the end."""
+    state = sequence.sampling
+    return state is not None and state.matcher is not None and state.matcher.is_done
+
+
+def _without_stuck(
+    sampled: list[Sequence], tokens: list[int], logits: torch.Tensor
+) -> tuple[list[Sequence], list[int], torch.Tensor]:
+    rows = [row for row, sequence in enumerate(sampled) if _error(sequence) is None]
+    kept = torch.tensor(rows, dtype=torch.int64, device=logits.device)
+    return [sampled[row] for row in rows], [tokens[row] for row in rows], logits.index_select(0, kept)

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 
+from pocketllm.errors import EngineError
+from pocketllm.structured import TokenMatcher
+
 BITS_PER_WORD = 32
-
-
-class TokenMatcher(Protocol):
-    """Follows one sequence and knows which tokens may come next. Called from the engine's thread only."""
-
-    def fill_bitmask(self, address: int, num_words: int) -> None:
-        """Write ``num_words`` int32 words at ``address``: bit i of word w is 1 when token 32 w + i is allowed."""
-
-    def accept(self, token_id: int) -> None:
-        """``token_id`` was generated; the next mask follows it."""
 
 
 def num_mask_words(vocab_size: int) -> int:
@@ -41,11 +32,11 @@ class MaskBuffer:
         """Set the logits ``row`` [vocab_size] of every token that ``matcher`` forbids to -inf.
 
         Raises:
-            RuntimeError: nothing is allowed, so that no token could be sampled.
+            EngineError: nothing is allowed, so that no token could be sampled; ``row`` is as it was.
         """
         self._words.zero_()
-        matcher.fill_bitmask(self._words.data_ptr(), self._words.numel())
+        matcher.fill_mask(self._words.data_ptr(), self._words.numel())
         allowed = ((self._words.unsqueeze(1) >> self._shifts) & 1).view(-1)[: self._vocab_size].bool()
         if not bool(allowed.any()):
-            raise RuntimeError("the token matcher allows no token at all")
+            raise EngineError("The constraint allows none of the tokens that this model can generate.")
         row.masked_fill_(~allowed.to(self._device), float("-inf"))

@@ -8,6 +8,7 @@ import torch
 
 from pocketllm.backend_options import checked_options
 from pocketllm.errors import CheckpointError, ConfigurationError, UnsupportedFeatureError
+from pocketllm.structured.token_table import token_table
 from pocketllm.types import Capabilities
 from pocketllm_torch.device import cache_budget_bytes, resolve_device
 from pocketllm_torch.engine.block_pool import BlockPool
@@ -24,7 +25,7 @@ from pocketllm_torch.options import TorchOptions
 from pocketllm_torch.plugin import DEVICES, pocketllm_backend
 
 if TYPE_CHECKING:
-    from pocketllm.checkpoint import Checkpoint
+    from pocketllm.checkpoint import Checkpoint, Tokenizer
     from pocketllm.engine_args import EngineArgs
     from pocketllm.hookspecs import LoadReport
 
@@ -90,7 +91,11 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
         chunk_tokens=chunk_tokens,
         fixed_chunks=options.deterministic,
     )
-    vocab_size = _vocab_size(checkpoint, sizes)
+    tokenizer = _tokenizer(checkpoint)
+    if tokenizer is not None:
+        # Takes a fraction of a second, which the first request with a constraint should not have to wait for.
+        token_table(tokenizer)
+    vocab_size = _vocab_size(tokenizer, sizes)
     capabilities = Capabilities(
         name="torch",
         models=(checkpoint.model_type,),
@@ -105,6 +110,9 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
         supports_prompt_logprobs=True,
         supports_streamed_logprobs=True,
         supports_streamed_usage=True,
+        supports_tool_choice=True,
+        supports_priority=True,
+        supports_structured_outputs=tokenizer is not None,
         supports_min_p=True,
         supports_penalties=True,
         supports_logit_bias=True,
@@ -131,6 +139,7 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
         sampler=Sampler(vocab_size, device),
         capabilities=capabilities,
         num_threads=num_threads,
+        tokenizer=tokenizer,
     )
 
 
@@ -180,9 +189,13 @@ def _max_model_len(args: EngineArgs, sizes: ModelConfig) -> int:
     return args.max_model_len
 
 
-def _vocab_size(checkpoint: Checkpoint, sizes: ModelConfig) -> int:
-    """Ids that may be generated: a model's rows past its tokenizer's vocabulary are padding."""
+def _tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
     try:
-        return min(sizes.vocab_size, checkpoint.tokenizer().vocab_size)
+        return checkpoint.tokenizer()
     except CheckpointError:
-        return sizes.vocab_size  # a checkpoint without a tokenizer is served by token ids alone
+        return None  # a checkpoint without a tokenizer is served by token ids alone
+
+
+def _vocab_size(tokenizer: Tokenizer | None, sizes: ModelConfig) -> int:
+    """Ids that may be generated: a model's rows past its tokenizer's vocabulary are padding."""
+    return sizes.vocab_size if tokenizer is None else min(sizes.vocab_size, tokenizer.vocab_size)

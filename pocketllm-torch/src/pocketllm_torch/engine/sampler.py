@@ -14,8 +14,10 @@ from dataclasses import dataclass
 
 import torch
 
+from pocketllm.errors import EngineError
 from pocketllm.sampling_params import SamplingParams
-from pocketllm_torch.engine.masks import MaskBuffer, TokenMatcher
+from pocketllm.structured import TokenMatcher
+from pocketllm_torch.engine.masks import MaskBuffer
 from pocketllm_torch.engine.random_numbers import uniform
 from pocketllm_torch.engine.sequence import Sequence
 
@@ -37,6 +39,8 @@ class SamplingState:
     bias_ids: torch.Tensor | None = None
     bias_values: torch.Tensor | None = None
     stop_ids: torch.Tensor | None = None
+    error: str | None = None
+    """Why the sequence cannot go on: its constraint leaves no token. What was sampled for it last means nothing."""
 
 
 class Sampler:
@@ -66,7 +70,10 @@ class Sampler:
         return state
 
     def sample(self, logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:
-        """One token per row of ``logits`` (raw, float32 [R, vocab], left unchanged), and each state moved on by it."""
+        """One token per row of ``logits`` (raw, float32 [R, vocab], left unchanged), and each state moved on by it.
+
+        A row whose constraint cannot be followed says so in its state's ``error``; the other rows are not concerned.
+        """
         states = [_state(sequence) for sequence in sequences]
         if not all(state.plain for state in states):
             logits = logits.clone()
@@ -83,8 +90,8 @@ class Sampler:
             if state.counts is not None and state.seen is not None:
                 state.counts[token] += 1
                 state.seen[token] = True
-            if state.matcher is not None:
-                state.matcher.accept(token)
+            if state.matcher is not None and state.error is None and not state.matcher.accept(token):
+                state.error = f"Token {token} was sampled, which the constraint does not allow."
         return tokens
 
     def _adjust(self, row: torch.Tensor, sequence: Sequence, state: SamplingState) -> None:
@@ -92,10 +99,16 @@ class Sampler:
             apply_penalties(row, state.counts, state.seen, state.params)
         if state.bias_ids is not None and state.bias_values is not None:
             row.index_add_(0, state.bias_ids, state.bias_values)
-        if state.stop_ids is not None and sequence.num_generated < state.params.min_tokens:
+        matcher = state.matcher
+        # A text that its constraint has completed cannot be made longer.
+        complete = matcher is not None and matcher.is_done
+        if state.stop_ids is not None and sequence.num_generated < state.params.min_tokens and not complete:
             row.index_fill_(0, state.stop_ids, float("-inf"))
-        if state.matcher is not None:
-            self._masks.apply(row, state.matcher)
+        if matcher is not None:
+            try:
+                self._masks.apply(row, matcher)
+            except EngineError as error:
+                state.error = error.message
 
     def _ids(self, ids: object) -> torch.Tensor:
         return torch.tensor(list(ids), dtype=torch.int64, device=self._device)  # type: ignore[call-overload]  # any iterable of ids
