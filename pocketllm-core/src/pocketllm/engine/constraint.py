@@ -1,4 +1,4 @@
-"""What restricts an answer: a response format, a given structure, or a tool choice; checked before the engine sees it."""
+"""What restricts an answer: a response format, a given structure, a tool choice. Checked before the engine sees it."""
 
 from __future__ import annotations
 
