@@ -42,7 +42,9 @@ def llm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("forced")
     shutil.copytree(write_toy_checkpoint(tmp_path_factory.mktemp("toy")), folder, dirs_exist_ok=True)
     (folder / "chat_template.jinja").write_text(getattr(templates, request.param))
-    with LLM(model=str(folder), backend="torch", dtype="float32", max_model_len=2048) as llm:
+    with LLM(
+        model=str(folder), backend="torch", dtype="float32", max_model_len=2048, backend_options={"num_threads": 1}
+    ) as llm:
         yield llm
 
 
