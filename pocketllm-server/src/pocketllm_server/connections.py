@@ -16,6 +16,7 @@ from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pocketllm_server.chunk_framing import ChunkFraming
 from pocketllm_server.listener import remove_socket_file
 
 ABORT = "pocketllm.abort"
@@ -71,6 +72,7 @@ class Connections:
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["http_version"].startswith("1"):
                 scope[ABORT] = writer.transport.abort
+                send = ChunkFraming(scope, send, writer).send
             await self._app(scope, receive, send)
 
         loop = asyncio.get_running_loop()
