@@ -17,7 +17,7 @@ def loading_bar() -> Iterator[tuple[Callable[[str, float], None] | None, Callabl
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
     progress = Progress(*columns, console=Console(stderr=True), transient=True)
     task = progress.add_task("loading", total=1.0)
     with progress:

@@ -7,7 +7,7 @@ import logging
 
 import msgspec
 
-from pocketllm.errors import PocketLLMError
+from pocketllm.errors import PocketLLMError, QueueFullError
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Capabilities, GenerationRequest, HealthStatus
 from pocketllm_server.served_model import ServedModel
@@ -59,8 +59,11 @@ class Readiness:
             elif self._verified_epoch != _epoch(health):
                 try:
                     await self._warm_up()
-                except PocketLLMError as error:
-                    self._failure = f"The first forward pass failed: {error.message}"
+                except QueueFullError:
+                    pause_s = _RETRY_AFTER_S  # the queue is full of requests that came first
+                except Exception as error:  # noqa: BLE001  # this watcher must live: without it /ready never changes again
+                    reason = error.message if isinstance(error, PocketLLMError) else repr(error)
+                    self._failure = f"The first forward pass failed: {reason}"
                     logger.warning("%s", self._failure)
                     pause_s = _RETRY_AFTER_S
                 else:
