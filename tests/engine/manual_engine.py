@@ -11,9 +11,10 @@ from typing import Any, Self
 
 from pocketllm.checkpoint import Checkpoint
 from pocketllm.engine.call import GenerateCall
-from pocketllm.engine.host import EngineHost, HostLimits
+from pocketllm.engine.host import EngineHost
 from pocketllm.engine.outbox import Outbox
 from pocketllm.engine.record import RequestRecord
+from pocketllm.engine.slot import HostLimits
 from pocketllm.engine_args import EngineArgs
 from pocketllm.hookspecs import LoadReport, hookimpl
 from pocketllm.registry import Registry

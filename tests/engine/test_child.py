@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketllm.engine.host import EngineHost, HostLimits, SlotState
+from pocketllm.engine.host import EngineHost
+from pocketllm.engine.slot import HostLimits, SlotState
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import ConfigurationError, EngineError
 from pocketllm.llm import LLM

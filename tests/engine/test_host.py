@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from pocketllm.engine.call import GenerateCall
-from pocketllm.engine.host import HostLimits, SlotState
 from pocketllm.engine.prompt import Prepared
+from pocketllm.engine.slot import HostLimits, SlotState
 from pocketllm.errors import (
     BackendUnavailableError,
     CheckpointError,

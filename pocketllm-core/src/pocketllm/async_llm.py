@@ -12,8 +12,9 @@ from typing import Any, Self
 
 from pocketllm.capability_check import check_streaming
 from pocketllm.engine.constraint import wants_constraint
-from pocketllm.engine.host import EngineHost, HostLimits, SlotState
+from pocketllm.engine.host import EngineHost
 from pocketllm.engine.record import RequestRecord
+from pocketllm.engine.slot import HostLimits, SlotState
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import ConfigurationError, QueueFullError, RequestCancelledError
 from pocketllm.llm import engine_args

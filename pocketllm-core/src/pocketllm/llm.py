@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from pocketllm.capability_check import check_streaming
-from pocketllm.engine.host import EngineHost, HostLimits
+from pocketllm.engine.host import EngineHost
 from pocketllm.engine.record import RequestRecord, Subscription
+from pocketllm.engine.slot import HostLimits
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import ConfigurationError, QueueFullError, RequestCancelledError
 from pocketllm.protocol import Prompt, chat_call, prompt_requests

@@ -6,9 +6,7 @@ in a child.
 
 from __future__ import annotations
 
-import enum
 import logging
-import os
 import selectors
 import threading
 import time
@@ -16,15 +14,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from pocketllm.capability_check import check_request
 from pocketllm.engine.call import GenerateCall
-from pocketllm.engine.extensions import EngineHooks
+from pocketllm.engine.opening import OpenEngine, close_events, open_engine, retire
 from pocketllm.engine.outbox import Outbox, Wake
 from pocketllm.engine.prompt import Prepared, PromptBuilder
-from pocketllm.engine.pump import ChoiceStream, Pump, Routed
+from pocketllm.engine.pump import ChoiceStream, Routed
 from pocketllm.engine.record import RequestRecord
+from pocketllm.engine.slot import HostLimits, SlotState
+from pocketllm.engine.staged_call import StagedCall
 from pocketllm.errors import (
     BackendUnavailableError,
     DuplicateRequestError,
@@ -47,47 +45,10 @@ from pocketllm.types import (
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint, Tokenizer
     from pocketllm.engine_args import EngineArgs
-    from pocketllm.hookspecs import Engine
     from pocketllm.registry import Registry
     from pocketllm.selection import Selection
 
 logger = logging.getLogger("pocketllm.engine")
-
-
-class SlotState(enum.StrEnum):
-    LOADING = "loading"
-    READY = "ready"
-    DRAINING = "draining"
-    SLEEPING = "sleeping"
-    FAILED = "failed"
-    CLOSED = "closed"
-
-
-class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of a slot, in seconds and counts."""
-
-    load_timeout_s: float = 3600.0
-    hang_timeout_s: float = 60.0
-    """A child that answers no ping for this long is killed and replaced."""
-    cancel_grace_s: float = 60.0
-    """A cancelled sequence that the engine has not ended by then is ended by core."""
-    heartbeat_s: float = 2.0
-    max_restarts: int = 3
-    restart_window_s: float = 300.0
-    """More than ``max_restarts`` failures within this window leave the slot FAILED."""
-    restart_delay_s: float = 0.5
-    """Doubled with each failure in the window."""
-
-
-class OpenEngine:
-    """One engine from open to close, with what belongs to its epoch."""
-
-    def __init__(self, epoch: int, hooks: EngineHooks, capabilities: Capabilities, prompts: PromptBuilder) -> None:
-        self.epoch = epoch
-        self.hooks = hooks
-        self.capabilities = capabilities
-        self.prompts = prompts
-        self.pump = Pump(hooks.blame)
 
 
 class EngineHost:
@@ -230,7 +191,16 @@ class EngineHost:
 
     def _load(self) -> None:
         try:
-            opened = self._open_engine()
+            opened = open_engine(
+                self.args,
+                self._registry,
+                placement=self._placement,
+                limits=self.limits,
+                epoch=self._epoch + 1,
+                selected=self._selected,
+                report=self._report,
+                aborted=lambda: self._state is SlotState.CLOSED,
+            )
         except BaseException as error:  # a runtime may raise anything, SystemExit too: the slot must say so
             logger.debug("load failed", exc_info=True)
             failure = error if isinstance(error, PocketLLMError) else EngineError(f"Loading failed: {error!r}")
@@ -247,59 +217,10 @@ class EngineHost:
                     self._heartbeat_at = time.monotonic() + self.limits.heartbeat_s
                 self._set_state(SlotState.READY)
         if not wanted:  # closed or drained while it was loading
-            _retire(opened)
+            retire(opened)
 
-    def _open_engine(self) -> OpenEngine:
-        from pocketllm.backend_options import checked_options
-        from pocketllm.checkpoint import open_checkpoint
-
-        args = self.args
-        if self.model_source is None:
-            self.model_source = self._registry.resolve_model(args.checkpoint_dir)
-        path = self.model_source.path
-        checkpoint = open_checkpoint(
-            path,
-            model_format=args.model_format,
-            config_path=args.config_path,
-            tokenizer_path=args.tokenizer_path,
-        )
-        options = {key: value for key, value in args.backend_options.items() if key != "checkpoint_dir"}
-        args = msgspec.structs.replace(args, model=os.fspath(path), backend_options=options)
-        self.selection = self._registry.select(args, checkpoint)
-        self.checkpoint = checkpoint
-        backend = self.selection.backend
-        options = checked_options(backend.info, args)
-        args = msgspec.structs.replace(args, backend=backend.name, backend_options=options, resolved_options={})
-        if self._placement == "child" or (self._placement == "auto" and backend.info.holds_gil):
-            from pocketllm.engine.child_engine import ChildEngine
-
-            engine: Engine = ChildEngine(
-                args,
-                self._registry.plugins,
-                self._report,
-                load_timeout_s=self.limits.load_timeout_s,
-                hang_timeout_s=self.limits.hang_timeout_s,
-                aborted=lambda: self._state is SlotState.CLOSED,
-            )
-        else:
-            engine = backend.open(args, checkpoint, self._report)
-        try:
-            if not hasattr(getattr(engine, "events", None), "drain"):
-                raise EngineError(
-                    f"Backend {backend.name!r} opened an engine without an event source: give it an attribute events, "
-                    "such as a pocketllm.engine.outbox.Outbox."
-                )
-            hooks = EngineHooks(engine, self._registry.extensions())
-            capabilities = hooks.capabilities()
-            prompts = PromptBuilder(checkpoint, options.get("eos_token_id"), self._registry.syntaxes())
-            if capabilities.supports_structured_outputs:
-                from pocketllm.structured.token_table import token_table
-
-                token_table(prompts.tokenizer)  # a fraction of a second that the first such request would wait for
-            return OpenEngine(self._epoch + 1, hooks, capabilities, prompts)
-        except BaseException:
-            _discard(engine)
-            raise
+    def _selected(self, selection: Selection, checkpoint: Checkpoint, source: ModelSource) -> None:
+        self.selection, self.checkpoint, self.model_source = selection, checkpoint, source
 
     def _report(self, stage: str, fraction: float) -> None:
         self._progress = (stage, fraction)
@@ -332,7 +253,7 @@ class EngineHost:
         self._after(opened.pump.end(records, FinishReason.ERROR, reason), opened)
         if self._state is SlotState.CLOSED:
             return  # close() frees it
-        threading.Thread(target=_retire, args=(opened,), name="pocketllm-retire", daemon=True).start()
+        threading.Thread(target=retire, args=(opened,), name="pocketllm-retire", daemon=True).start()
         if self._state is SlotState.READY:
             self._loader = None
             self._set_state(SlotState.FAILED)
@@ -416,7 +337,7 @@ class EngineHost:
             self._records[request.request_id] = record
             if request.deadline_s is not None:
                 self._timers[request.request_id] = record.accepted_at + request.deadline_s
-            call = _StagedCall(self, opened, record, prepared)
+            call = StagedCall(self, opened, record, prepared)
             return opened, call, record
 
     def _withdraw(self, opened: OpenEngine, record: RequestRecord) -> None:
@@ -593,7 +514,7 @@ class EngineHost:
                 if self._open is opened:
                     self._selector.unregister(opened.hooks.engine.events)
                     self._open = None
-            _close_events(opened.hooks.engine)
+            close_events(opened.hooks.engine)
         if loader is not None and loader is not threading.current_thread():
             loader.join(deadline_s)
         self._wake.set()
@@ -626,61 +547,3 @@ class EngineHost:
         self._state_changed = True
         self._changed.notify_all()
         self._wake.set()
-
-
-class _StagedCall(GenerateCall):
-    """The host's call. Sealing makes the request final and registers its choices, with their stages, for events."""
-
-    def __init__(self, host: EngineHost, opened: OpenEngine, record: RequestRecord, prepared: Prepared) -> None:
-        super().__init__(prepared.request, host.post_answer)
-        self._host = host
-        self._opened = opened
-        self._record = record
-        self._prepared = prepared
-
-    def seal(self) -> None:
-        if not self._sealed:
-            super().seal()
-            self._host.register(self._opened, self._record, self._streams())
-
-    def _streams(self) -> list[ChoiceStream]:
-        from pocketllm.text.choice import ChoiceText
-
-        record, tokenizer = self._record, self._opened.prompts.tokenizer
-        record.take_request(self.request)
-        new_call_stream = self._prepared.new_call_stream
-        streams = []
-        for index in range(len(self.request.choices)):
-            # Wrappers are entered outermost first, and text travels outwards.
-            text = ChoiceText(
-                tokenizer,
-                stop=self._prepared.stops,
-                reasoning_mode=self._prepared.reasoning_mode,
-                kept_ids=self._opened.prompts.kept_ids,
-                tool_calls=None if new_call_stream is None else new_call_stream(),
-                stages=[factory(index) for factory in reversed(self.text_stages)],
-            )
-            token_stages = [factory(index) for factory in reversed(self.token_stages)]
-            streams.append(ChoiceStream(record, index, text, tokenizer, token_stages))
-        return streams
-
-
-def _retire(opened: OpenEngine) -> None:
-    """Close an engine that is out of service; its late events are of no interest."""
-    opened.hooks.close(0.5)
-    _close_events(opened.hooks.engine)
-
-
-def _discard(engine: Engine) -> None:
-    """Close an engine that opened but cannot be used."""
-    try:
-        engine.pocketllm_close(deadline_s=1.0)  # type: ignore[attr-defined]  # hook methods are not part of Engine
-        _close_events(engine)
-    except Exception:  # the reason for discarding it is what the person has to see
-        logger.exception("closing an unusable engine failed")
-
-
-def _close_events(engine: Engine) -> None:
-    close = getattr(engine.events, "close", None)
-    if close is not None:
-        close()
