@@ -1,0 +1,79 @@
+"""Parsed tool calls do not depend on how the engine batches or when a reader looks: a stream adds up to the answer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pocketllm.engine.record import whole_calls
+from pocketllm.protocol import chat_call
+from pocketllm.sampling_params import SamplingParams
+from pocketllm.types import TokenEvent
+from tests.engine.manual_engine import FULL, ManualBackend, Slot
+from tests.engine.test_tool_calls import ASK, CALL, TOOLS
+from tests.text import templates
+
+WIDE = msgspec.structs.replace(FULL, max_model_len=4096, supports_tool_choice=True)
+ANSWERS = st.sampled_from(
+    [
+        CALL, CALL + "\n" + CALL, "no call at all", CALL + " and prose", CALL[:-5], CALL.replace("Oslo", "北京 😊"),
+        "<think>\nwhich? <tool_call>\n</think>\n\n" + CALL, "a < b <tool_ca", CALL.replace("3", "three"),
+        "STOP " + CALL,
+        CALL + "STOP", "",
+    ]
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def slot(toy_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slot]:
+    folder = tmp_path_factory.mktemp("xml")
+    shutil.copytree(toy_path, folder, dirs_exist_ok=True)
+    (folder / "chat_template.jinja").write_text(templates.CHATML_XML)
+    with Slot(folder, ManualBackend(WIDE)) as slot:
+        yield slot
+
+
+def _run(slot: Slot, ids: list[int], cuts: list[int], reason: str, drain_each: bool) -> dict[str, Any]:
+    request = chat_call(ASK, SamplingParams(stop=("STOP",)), slot.host.capabilities, tools=TOOLS)
+    reader = slot.submit_request(request)
+    edges = sorted({0, len(ids), *(cut % (len(ids) + 1) for cut in cuts)})
+    events: list[TokenEvent] = []
+    for begin, end in itertools.pairwise(edges):
+        slot.engine.post(reader.handle, *ids[begin:end])
+        if drain_each:
+            events += reader.take()
+    slot.engine.finish(reader.handle, reason)
+    events += reader.take()
+    choice = reader.record.result().choices[0]
+    deltas = [delta for event in events for delta in event.metadata.get("tool_calls", [])]
+    assert whole_calls(deltas) == choice.tool_calls
+    assert "".join(event.text for event in events) == choice.text
+    assert "".join(event.reasoning_content for event in events) == (choice.reasoning_content or "")
+    assert events[-1].finish_reason == choice.finish_reason
+    calls = [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in choice.tool_calls]
+    return {
+        "text": choice.text,
+        "reasoning": choice.reasoning_content,
+        "calls": calls,
+        "reason": choice.finish_reason,
+        "tokens": choice.num_generated_tokens,
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(answer=ANSWERS, cuts=st.lists(st.integers(0, 400), max_size=8), reason=st.sampled_from(["stop", "length"]))
+def test_any_batching_gives_the_same_calls(slot: Slot, answer: str, cuts: list[int], reason: str) -> None:
+    ids = slot.ids(answer)
+    whole = _run(slot, ids, [], reason, drain_each=False)
+    assert whole == _run(slot, ids, cuts, reason, drain_each=True)
+    assert whole == _run(slot, ids, list(range(len(ids))), reason, drain_each=True)
+    assert (whole["reason"] == "tool_calls") == bool(whole["calls"] and (reason == "stop" or "STOP" in answer))
