@@ -238,7 +238,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     supports_tool_choice: bool = False
     """``tool_choice`` other than auto is served; required and named also need ``supports_structured_outputs``"""
     supports_suffix: bool = False
-    """the checkpoint has fill-in-the-middle tokens, and a completion may be fitted in front of a suffix"""
+    """a completion may be fitted in front of a suffix; core takes it back where the checkpoint has no tokens for it"""
     supports_priority: bool = False
     """among waiting requests those with a higher ``priority`` go first"""
     per_request_sampling: bool = False

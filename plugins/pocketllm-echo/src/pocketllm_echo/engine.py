@@ -22,7 +22,7 @@ CAPABILITY_SETS: dict[str, dict[str, Any]] = {
         **PER_REQUEST,
         **{f"supports_{name}": True for name in ("logprobs", "prompt_logprobs", "min_p", "penalties", "logit_bias")},
         **{f"supports_{name}": True for name in ("min_tokens", "ignore_eos", "stop_token_ids")},
-        **{f"supports_{name}": True for name in ("streamed_logprobs", "streamed_usage", "tool_choice")},
+        **{f"supports_{name}": True for name in ("streamed_logprobs", "streamed_usage", "tool_choice", "suffix")},
     },
     "guide": {**PER_REQUEST, "supports_logprobs": True},
     "engine-wide": {},

@@ -95,6 +95,8 @@ def open_engine(
         hooks = EngineHooks(engine, registry.extensions())
         capabilities = hooks.capabilities()
         prompts = PromptBuilder(checkpoint, options.get("eos_token_id"), registry.syntaxes())
+        if capabilities.supports_suffix and prompts.gap_tokens is None:
+            capabilities = msgspec.structs.replace(capabilities, supports_suffix=False)
         if capabilities.supports_structured_outputs:
             from pocketllm.structured.token_table import token_table
 

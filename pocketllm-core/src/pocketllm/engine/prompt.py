@@ -17,6 +17,7 @@ from pocketllm.engine.constraint import final_constraint
 from pocketllm.errors import ConfigurationError, ContextLengthError, PocketLLMError
 from pocketllm.text.chat_formats import find_chat_format
 from pocketllm.text.fallback_prompt import render_fallback_prompt
+from pocketllm.text.fill_in_middle import find_gap_tokens
 from pocketllm.text.reasoning import END_TAG, START_TAG, ReasoningMode, detect_mode
 from pocketllm.text.stop_strings import StopStrings
 from pocketllm.text.tool_calls import recognise
@@ -62,6 +63,8 @@ class PromptBuilder:
         ids = (self.tokenizer.token_id(mark) for mark in marks)
         self.kept_ids = tuple(token for token in ids if token is not None)
         """Some vocabularies hold these marks as control tokens; they must reach the text all the same."""
+        self.gap_tokens = find_gap_tokens(self.tokenizer, checkpoint.metadata)
+        """With these a completion can be fitted in front of a suffix; None: the checkpoint was not trained for it."""
         self._chat_format = find_chat_format(checkpoint.model_type, checkpoint.path.name)
         self._max_token_chars = self.tokenizer.max_token_chars
         self._templates: dict[bool, ChatTemplate | None] = {}
@@ -151,7 +154,7 @@ class PromptBuilder:
             return list(request.prompt_tokens), ReasoningMode.NONE
         if "messages" not in request.metadata:
             self._check_text(request, request.prompt or "", limit)
-            tokens = self.tokenizer.encode(request.prompt or "")
+            tokens = self._completion_tokens(request, limit)
             mode = ReasoningMode.NONE
         else:
             text, has_template = self.render(request)
@@ -162,6 +165,19 @@ class PromptBuilder:
         if not tokens:
             raise ConfigurationError("The prompt is empty: give at least one token of text.", param="prompt")
         return tokens, mode
+
+    def _completion_tokens(self, request: GenerationRequest, limit: int) -> list[int]:
+        suffix = request.metadata.get("suffix")
+        if not suffix or self.gap_tokens is None:  # without the tokens the capability check has refused a suffix
+            return self.tokenizer.encode(request.prompt or "")
+        self._check_text(request, suffix, limit)
+        # A person's text around the gap must not bring control tokens of its own.
+        prefix = self.tokenizer.encode(request.prompt or "", parse_special=False)
+        after = self.tokenizer.encode(suffix, add_bos=False, parse_special=False)
+        bos = self.tokenizer.bos_token_id
+        if bos is not None and prefix[:1] == [bos]:
+            return [bos, *self.gap_tokens.frame(prefix[1:], after)]
+        return self.gap_tokens.frame(prefix, after)
 
     def render(self, request: GenerationRequest) -> tuple[str, bool]:
         """The conversation as prompt text, and whether the checkpoint's own template or a known format made it."""

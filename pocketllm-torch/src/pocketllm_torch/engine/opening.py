@@ -112,6 +112,7 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
         supports_streamed_usage=True,
         supports_tool_choice=True,
         supports_priority=True,
+        supports_suffix=True,
         supports_structured_outputs=tokenizer is not None,
         supports_min_p=True,
         supports_penalties=True,

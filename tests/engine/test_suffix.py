@@ -1,0 +1,68 @@
+"""A completion in front of a suffix, where the checkpoint has the tokens for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from pocketllm.errors import ContextLengthError, UnsupportedFeatureError
+from pocketllm.protocol import completion_request
+from tests.engine.manual_engine import FULL, ManualBackend, Slot
+
+CAPABLE = msgspec.structs.replace(FULL, supports_suffix=True)
+BODY = {"prompt": "def f(", "suffix": "return x"}
+
+
+def _with_tokens(toy_path: Path, folder: Path, surfaces: tuple[str, str, str]) -> Path:
+    shutil.copytree(toy_path, folder, dirs_exist_ok=True)
+    path = folder / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    size = max(*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])) + 1
+    for number, surface in enumerate(surfaces):
+        tokenizer["added_tokens"].append({
+            "id": size + number, "content": surface, "single_word": False, "lstrip": False, "rstrip": False,
+            "normalized": False, "special": True,
+        })  # fmt: skip
+    path.write_text(json.dumps(tokenizer))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "surfaces",
+    [
+        ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+        ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+        ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    ],
+)
+def test_prefix_suffix_middle(toy_path: Path, tmp_path: Path, surfaces: tuple[str, str, str]) -> None:
+    with Slot(_with_tokens(toy_path, tmp_path, surfaces), ManualBackend(CAPABLE)) as slot:
+        assert slot.host.capabilities.supports_suffix
+        (request,) = completion_request(BODY, slot.host.capabilities)
+        slot.submit_request(request)
+        tokenizer = slot.host.tokenizer
+        before, between, behind = (tokenizer.token_id(surface) for surface in surfaces)
+        expected = [before, *slot.ids("def f("), between, *slot.ids("return x"), behind]
+        assert list(slot.engine.requests[0].prompt_tokens) == expected
+        # Control tokens in a person's text are text.
+        (request,) = completion_request({"prompt": surfaces[2], "suffix": "x"}, slot.host.capabilities)
+        slot.submit_request(request)
+        assert slot.engine.requests[1].prompt_tokens.count(behind) == 1
+        (request,) = completion_request({"prompt": "a", "suffix": "x" * 1000}, slot.host.capabilities)
+        with pytest.raises(ContextLengthError):
+            slot.submit_request(request)
+
+
+def test_a_checkpoint_without_the_tokens_refuses(toy_path: Path) -> None:
+    with Slot(toy_path, ManualBackend(CAPABLE)) as slot:
+        assert not slot.host.capabilities.supports_suffix
+        with pytest.raises(UnsupportedFeatureError) as caught:
+            completion_request(BODY, slot.host.capabilities)
+        assert caught.value.param == "suffix"
+        (plain,) = completion_request({"prompt": "a", "suffix": ""}, slot.host.capabilities)
+        slot.submit_request(plain)
+        assert list(slot.engine.requests[0].prompt_tokens) == slot.ids("a")
