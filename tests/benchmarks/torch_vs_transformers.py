@@ -34,7 +34,8 @@ from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Choice, GenerationRequest
 from pocketllm_torch.engine.loop import TorchEngine
 from pocketllm_torch.engine.opening import open_engine
-from pocketllm_torch.models.llama import LlamaConfig, gguf_name, read_state
+from pocketllm_torch.models.decoder_weights import read_state
+from pocketllm_torch.models.llama import LlamaModel
 from pocketllm_torch.models.weights import WeightReader
 
 Clock = Callable[[], float]
@@ -88,8 +89,8 @@ class Transformers:
     def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
         settings: dict[str, Any] = {key: value for key, value in checkpoint.config.items() if key != "model_type"}
         config = transformers.LlamaConfig(**settings)
-        with torch.inference_mode(False), WeightReader(checkpoint, gguf_name) as weights:
-            state = read_state(LlamaConfig.from_mapping(checkpoint.config), weights)
+        with torch.inference_mode(False), WeightReader(checkpoint, LlamaModel.gguf_name) as weights:
+            state = read_state(LlamaModel.sizes(checkpoint.config), LlamaModel.traits, weights)
         model: Any = transformers.LlamaForCausalLM(config)
         missing = model.load_state_dict(state, strict=False)
         assert not missing.unexpected_keys

@@ -10,6 +10,17 @@ import torch
 from pocketllm_torch.models.gguf_blocks import dequantize
 from pocketllm_torch.plugin import GGUF_TYPES
 
+# Where a block has its float16 numbers; at its beginning in the others.
+SCALES_AT = {
+    "Q4_1": (0, 2),
+    "Q5_1": (0, 2),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+    "Q6_K": (208,),
+}
+
 
 def random_blocks(kind: gguf.GGMLQuantizationType, num_blocks: int) -> np.ndarray:
     """Blocks with random codes of every value and scales of every sane size."""
@@ -21,11 +32,12 @@ def random_blocks(kind: gguf.GGMLQuantizationType, num_blocks: int) -> np.ndarra
         data = values.view(np.uint32) >> 16 if kind.name == "BF16" else values
         return (data.astype(np.uint16) if kind.name == "BF16" else data).view(np.uint8)
     blocks = rng.integers(0, 256, size=(num_blocks, num_bytes), dtype=np.uint8)
-    num_scales = 2 if kind.name.endswith("_1") else 1
-    scales = (rng.normal(size=(num_blocks, num_scales)) * 10.0 ** rng.integers(-3, 2, (num_blocks, 1))).astype(
-        np.float16
-    )
-    blocks[:, : 2 * num_scales] = scales.view(np.uint8).reshape(num_blocks, -1)
+    if kind.name == "MXFP4":
+        blocks[:, 0] = rng.integers(100, 150, num_blocks)  # a power of two
+        return blocks.reshape(-1)
+    for at in SCALES_AT.get(kind.name, (0,)):
+        scales = (rng.normal(size=(num_blocks, 1)) * 10.0 ** rng.integers(-3, 2, (num_blocks, 1))).astype(np.float16)
+        blocks[:, at : at + 2] = scales.view(np.uint8)
     return blocks.reshape(-1)
 
 

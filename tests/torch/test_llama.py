@@ -21,7 +21,7 @@ from pocketllm_torch.engine.scheduler import Chunk, StepPlan
 from pocketllm_torch.engine.sequence import Sequence
 from pocketllm_torch.layers.attention import AttentionPlan, ChunkSpan
 from pocketllm_torch.layers.kv_cache import KVCache
-from pocketllm_torch.models.llama import LlamaConfig, gguf_name
+from pocketllm_torch.models.llama import LlamaModel
 from pocketllm_torch.models.precision import Precision, choose_precision
 from tests.torch.driving import Driver
 from tests.torch.tiny_llama import VOCAB, TinyLlama, random_ids, write_tiny_llama
@@ -231,10 +231,10 @@ def write_gguf_twin(tiny: TinyLlama, file: Path, quantization: str) -> Path:
                 data = data.view(heads, 2, -1, data.shape[-1]).transpose(1, 2).reshape(data.shape)
         array = data.numpy()
         if array.ndim == 1:
-            writer.add_tensor(gguf_name(name), array)
+            writer.add_tensor(LlamaModel.gguf_name(name), array)
         else:
             packed = gguf.quants.quantize(array, kind)
-            writer.add_tensor(gguf_name(name), packed, raw_dtype=kind)
+            writer.add_tensor(LlamaModel.gguf_name(name), packed, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -288,9 +288,9 @@ def test_impossible_sizes_are_named(change: dict[str, object], word: str) -> Non
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
     }
-    LlamaConfig.from_mapping(config)
+    LlamaModel.sizes(config)
     with pytest.raises(CheckpointError, match=word):
-        LlamaConfig.from_mapping({**config, **change})
+        LlamaModel.sizes({**config, **change})
 
 
 # Greedy ids from transformers on the same weights, dequantised to float32.

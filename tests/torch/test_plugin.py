@@ -78,7 +78,7 @@ def test_arguments_it_does_not_act_on_are_refused(tiny_path: Path, args: dict[st
 @pytest.mark.parametrize(
     "changes, words",
     [
-        ({"model_type": "mamba"}, "no model family 'mamba' yet; it has llama"),
+        ({"model_type": "mamba"}, "no model family 'mamba' yet; it has gemma3_text, llama"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"num_experts": 8}, "no mixture of experts"),
         ({"quantization_config": {"quant_method": "fp8"}}, "Quantised safetensors"),

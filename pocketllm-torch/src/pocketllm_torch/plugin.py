@@ -17,8 +17,25 @@ if TYPE_CHECKING:
     from pocketllm.engine_args import EngineArgs
 
 DEVICES = ("cpu", "cuda")
-GGUF_TYPES = frozenset({"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"})
+_PLAIN_TYPES = {"F32", "F16", "BF16"}
+_BLOCK_TYPES = {
+    "Q4_0",
+    "Q4_1",
+    "Q5_0",
+    "Q5_1",
+    "Q8_0",
+    "Q2_K",
+    "Q3_K",
+    "Q4_K",
+    "Q5_K",
+    "Q6_K",
+    "IQ4_NL",
+    "IQ4_XS",
+    "MXFP4",
+}
+GGUF_TYPES = frozenset(_PLAIN_TYPES | _BLOCK_TYPES)
 SAFETENSORS_TYPES = frozenset({"F32", "F16", "BF16"})
+EXPERT_FAMILIES = ("qwen3_5_moe_text",)
 ROPE_TYPES = ("default", "linear", "llama3")
 KV_CACHE_DTYPES = ("auto",)
 
@@ -69,19 +86,31 @@ def _refused_model(checkpoint: Checkpoint) -> str | None:
     if checkpoint.model_type not in FAMILIES:
         return f"It has no model family {checkpoint.model_type!r} yet; it has {', '.join(sorted(FAMILIES))}."
     config = checkpoint.config
-    if config.get("hidden_act", "silu") != "silu":
-        return f"hidden_act = {config['hidden_act']!r}: its {checkpoint.model_type} has silu only."
-    if config.get("num_experts"):
+    for key, default in (("hidden_act", "silu"), ("hidden_activation", "gelu_pytorch_tanh")):
+        if config.get(key, default) != default:
+            return f"{key} = {config[key]!r}: its {checkpoint.model_type} has {default} only."
+    if config.get("num_experts") and checkpoint.model_type not in EXPERT_FAMILIES:
         return "It has no mixture of experts in this family."
+    if config.get("use_sliding_window"):
+        return "use_sliding_window = true: it has sliding windows in Gemma 3 only."
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if config.get(key):
+            return f"{key} = {config[key]!r}: it has no soft capping."
     if config.get("quantization_config"):
         return "Quantised safetensors are not read: use the original weights or a GGUF file."
     for key in ("rope_parameters", "rope_scaling"):
-        rope = config.get(key)
-        if isinstance(rope, dict):
-            kind = rope.get("rope_type", rope.get("type", "default"))
+        for kind in _rope_types(config.get(key)):
             if kind not in ROPE_TYPES:
                 return f"{key} asks for {kind!r}; it has {', '.join(ROPE_TYPES)}."
     return None
+
+
+def _rope_types(rope: object) -> list[object]:
+    """The rules a setting asks for: one, or one per kind of layer."""
+    if not isinstance(rope, dict):
+        return []
+    by_kind = [value for value in rope.values() if isinstance(value, dict)]
+    return [each.get("rope_type", each.get("type", "default")) for each in by_kind or [rope]]
 
 
 def _refused_weights(checkpoint: Checkpoint) -> str | None:

@@ -290,6 +290,7 @@ class TorchEngine:
             for follower, copy in self._scheduler.fork(leader):
                 if copy is not None:
                     self._runner.copy_block(*copy)
+                self._runner.copy_state(leader.slot, follower.slot)
                 follower.prompt_logprobs = list(leader.prompt_logprobs)
                 members.append(follower)
                 rows.append(row)

@@ -17,6 +17,7 @@ from pocketllm_torch.engine.runner import Runner
 from pocketllm_torch.engine.sampler import Sampler
 from pocketllm_torch.engine.scheduler import Scheduler
 from pocketllm_torch.layers.kv_cache import KVCache
+from pocketllm_torch.layers.state_cache import StateCache
 from pocketllm_torch.models.long_chunks import choose_long_chunks
 from pocketllm_torch.models.precision import Precision, choose_precision
 from pocketllm_torch.models.registry import Model, ModelConfig, find_family
@@ -49,7 +50,7 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
     precision, model = _load(args, options, checkpoint, device, max_model_len, report)
     report("cache", 1.0)
     block_bytes = KVCache.block_bytes(
-        num_layers=sizes.num_layers,
+        num_layers=sizes.num_kv_layers,
         block_size=options.block_size,
         num_kv_heads=sizes.num_kv_heads,
         head_dim=sizes.head_dim,
@@ -75,13 +76,14 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
         )
     max_model_len = min(max_model_len, num_blocks * options.block_size)
     cache = KVCache(
-        num_layers=sizes.num_layers,
+        num_layers=sizes.num_kv_layers,
         num_blocks=num_blocks,
         block_size=options.block_size,
         num_kv_heads=sizes.num_kv_heads,
         head_dim=sizes.head_dim,
         dtype=precision.compute_dtype,
         device=device,
+        states=None if sizes.states is None else StateCache(sizes.states, batch_size, device),
     )
     chunk_tokens = args.prefill_chunk_tokens or _DEFAULT_CHUNK_TOKENS[device.type]
     scheduler = Scheduler(

@@ -13,6 +13,7 @@ from pocketllm_torch.engine.scheduler import Chunk, StepPlan
 from pocketllm_torch.engine.sequence import Sequence
 from pocketllm_torch.layers.attention import AttentionPlan, ChunkSpan, DecodeGroup
 from pocketllm_torch.layers.kv_cache import KVCache
+from pocketllm_torch.layers.state_cache import StateCache
 from pocketllm_torch.models.registry import Model
 
 # Rows of logits made at once for prompt log probabilities: [rows, vocab] floats are the largest tensors there are.
@@ -85,6 +86,11 @@ class Runner:
     def copy_block(self, source: int, target: int) -> None:
         self._cache.copy_block(source, target)
 
+    def copy_state(self, source: int, target: int) -> None:
+        """Between two sequences' slots; nothing for models without recurrent states."""
+        if self._cache.states is not None:
+            self._cache.states.copy(source, target)
+
     def _forward(self, decodes: list[Sequence], chunks: list[Chunk]) -> StepOutput:
         rows = _Rows()
         # Neighbours in length are padded to each other.
@@ -101,11 +107,29 @@ class Runner:
             else:
                 spans.append(self._chunk_span(chunk, first))
         plan = AttentionPlan(slots=self._tensor(rows.slots), decodes=groups, chunks=spans)
+        if self._cache.states is not None:
+            self._add_states(plan, decodes, chunks, self._cache.states)
         hidden = self._model.forward(self._tensor(rows.token_ids), self._tensor(rows.positions), plan, self._cache)
         for chunk, first in zip(chunks, _first_rows(len(decodes), chunks), strict=True):
             if chunk.sequence.wants_prompt_logprobs:
                 self._add_prompt_logprobs(chunk, hidden[first : first + chunk.length])
         return self._output(decodes, chunks, hidden)
+
+    def _add_states(
+        self, plan: AttentionPlan, decodes: list[Sequence], chunks: list[Chunk], states: StateCache
+    ) -> None:
+        steps = list(enumerate(decodes))
+        for chunk, first in zip(chunks, _first_rows(len(decodes), chunks), strict=True):
+            sequence = chunk.sequence
+            if chunk.start == 0:
+                states.clear(sequence.slot)
+            if self._one_by_one and chunk.start >= sequence.num_prompt_tokens:
+                steps.append((first, sequence))
+            else:
+                plan.state_chunks.append((slice(first, first + chunk.length), sequence.slot))
+        if steps:
+            slots = self._tensor([sequence.slot for _, sequence in steps])
+            plan.state_steps = (self._tensor([row for row, _ in steps]), slots)
 
     def _output(self, decodes: list[Sequence], chunks: list[Chunk], hidden: torch.Tensor) -> StepOutput:
         sampled = list(decodes)
@@ -155,16 +179,17 @@ class Runner:
         block_size = self._cache.block_size
         num_blocks = -(-max(lengths) // block_size)
         mask = torch.zeros((len(members), num_blocks * block_size), dtype=self._model.dtype, device=self._device)
-        seen = torch.arange(num_blocks * block_size, device=self._device) < self._tensor(lengths).unsqueeze(1)
+        visible = self._tensor(lengths)
+        seen = torch.arange(num_blocks * block_size, device=self._device) < visible.unsqueeze(1)
         mask.masked_fill_(~seen, float("-inf"))
         mask = mask.view(len(members), 1, 1, -1)
         lists = [sequence.blocks[:num_blocks] for sequence in members]
         # One by one, a copy always: its alignment, unlike a view's, does not depend on where the blocks lie.
         if len(members) == 1 and not self._one_by_one and _are_neighbours(lists[0]):
-            return DecodeGroup(first, 1, num_blocks, None, lists[0][0], mask)
+            return DecodeGroup(first, 1, num_blocks, None, lists[0][0], mask, visible)
         padded = [block for blocks in lists for block in (*blocks, *[NULL_BLOCK] * (num_blocks - len(blocks)))]
         buffer = self._cache.gather_buffer(len(padded))
-        return DecodeGroup(first, len(members), num_blocks, self._tensor(padded), NULL_BLOCK, mask, buffer)
+        return DecodeGroup(first, len(members), num_blocks, self._tensor(padded), NULL_BLOCK, mask, visible, buffer)
 
     def _chunk_span(self, chunk: Chunk, first: int) -> ChunkSpan:
         if chunk.start == 0:

@@ -84,6 +84,7 @@ class Scheduler:
         self.fixed_chunks = fixed_chunks
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self._free_slots = list(range(max_num_sequences - 1, -1, -1))
         self.num_preemptions = 0
 
     def add(self, sequences: list[Sequence]) -> None:
@@ -165,6 +166,7 @@ class Scheduler:
 
     def _run(self, sequence: Sequence) -> None:
         sequence.phase = Phase.RUNNING
+        sequence.slot = self._free_slots.pop()
         insort(self.running, sequence, key=lambda item: item.rank)
 
     def _grow(self, sequence: Sequence) -> bool:
@@ -190,6 +192,9 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         self.pool.release(sequence.blocks)
         sequence.blocks = []
+        if sequence.slot >= 0:
+            self._free_slots.append(sequence.slot)
+            sequence.slot = -1
 
     def _admit(self, plan: StepPlan, budget: int) -> None:
         position = 0

@@ -31,7 +31,7 @@ class Sequence:
     """Tokens, progress and cache blocks of one choice. Only the engine's thread touches it after it was queued.
 
     ``tokens`` is the prompt and then what was generated. Positions below ``num_computed`` have their keys and values
-    in ``blocks``. ``arrival`` orders sequences of one priority.
+    in ``blocks``. ``arrival`` orders sequences of one priority. ``slot`` is its own while it runs, and -1 otherwise.
     """
 
     handle: int
@@ -46,6 +46,7 @@ class Sequence:
     phase: Phase = Phase.WAITING
     num_computed: int = 0
     blocks: list[int] = field(default_factory=list)
+    slot: int = -1
     sampling: SamplingState | None = None
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_reported: bool = False

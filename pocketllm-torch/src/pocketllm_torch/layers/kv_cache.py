@@ -6,13 +6,15 @@ import numpy as np
 import torch
 
 from pocketllm_torch.engine.block_pool import NULL_BLOCK
+from pocketllm_torch.layers.state_cache import StateCache
 
 
 class KVCache:
     """Keys and values of all layers.
 
     Layout: [num_layers, num_blocks + 1, block_size, 2, num_kv_heads, head_dim], keys before values; block 0 is the
-    null block. A slot is a position in this layout: ``block * block_size + offset``.
+    null block. A slot is a position in this layout: ``block * block_size + offset``. ``states`` is what layers without
+    keys and values keep.
     """
 
     def __init__(
@@ -25,7 +27,9 @@ class KVCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
+        states: StateCache | None = None,
     ) -> None:
+        self.states = states
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.num_kv_heads = num_kv_heads

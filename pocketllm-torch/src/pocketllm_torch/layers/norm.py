@@ -12,7 +12,7 @@ NormFunction = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
 
 
 class RMSNorm:
-    """y = weight * x / rms(x) over the last dimension of x [T, H]."""
+    """y = weight * x / rms(x) over the last dimension of x [T, H] or [T, heads, H]."""
 
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
         self.weight = weight
@@ -20,7 +20,9 @@ class RMSNorm:
         self._function = norm_function(weight.device, weight.dtype)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._function(x, self.weight, self.eps)
+        if x.dim() == 2:
+            return self._function(x, self.weight, self.eps)
+        return self._function(x.reshape(-1, x.shape[-1]), self.weight, self.eps).view(x.shape)
 
 
 def norm_function(device: torch.device, dtype: torch.dtype) -> NormFunction:

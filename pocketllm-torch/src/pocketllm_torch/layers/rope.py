@@ -18,12 +18,22 @@ from pocketllm.errors import CheckpointError
 SCALING_TYPES = ("default", "linear", "llama3")
 
 
-def rope_settings(config: Mapping[str, object]) -> dict[str, object]:
+def rope_settings(config: Mapping[str, object], *, windowed: bool = False) -> dict[str, object]:
     """Rope settings in one spelling, from ``rope_parameters`` or the older ``rope_theta`` and ``rope_scaling``.
+
+    Args:
+        windowed: those of the layers with a sliding window, where a family gives them their own (Gemma 3):
+            ``rope_parameters`` by kind of layer, or the older ``rope_local_base_freq``.
 
     Returns a mapping with ``rope_theta``, ``rope_type`` and the rule's own numbers.
     """
     settings: dict[str, object] = {"rope_theta": config.get("rope_theta", 10000.0), "rope_type": "default"}
+    kinds = config.get("rope_parameters")
+    by_kind = kinds.get("sliding_attention" if windowed else "full_attention") if isinstance(kinds, Mapping) else None
+    if isinstance(by_kind, Mapping):
+        return settings | dict(by_kind)
+    if windowed:
+        return {"rope_theta": config.get("rope_local_base_freq", 10000.0), "rope_type": "default"}
     for key in ("rope_scaling", "rope_parameters"):
         value = config.get(key)
         if isinstance(value, Mapping):

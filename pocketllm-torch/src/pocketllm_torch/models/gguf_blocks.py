@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import torch
 
+from pocketllm_torch.models import gguf_super_blocks, gguf_table_blocks
+
 BLOCK_ELEMENTS = 32
 
 
@@ -73,5 +75,13 @@ _BLOCK_TYPES: dict[str, tuple[int, Callable[[torch.Tensor], torch.Tensor]]] = {
     "Q5_0": (22, _q5_0),
     "Q5_1": (24, _q5_1),
     "Q8_0": (34, _q8_0),
+    "Q2_K": (84, gguf_super_blocks.q2_k),
+    "Q3_K": (110, gguf_super_blocks.q3_k),
+    "Q4_K": (144, gguf_super_blocks.q4_k),
+    "Q5_K": (176, gguf_super_blocks.q5_k),
+    "Q6_K": (210, gguf_super_blocks.q6_k),
+    "IQ4_NL": (18, gguf_table_blocks.iq4_nl),
+    "IQ4_XS": (136, gguf_table_blocks.iq4_xs),
+    "MXFP4": (17, gguf_table_blocks.mxfp4),
 }
 SUPPORTED_TYPES = frozenset({*_PLAIN_TYPES, *_BLOCK_TYPES})

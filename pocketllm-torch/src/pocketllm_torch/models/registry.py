@@ -11,11 +11,17 @@ if TYPE_CHECKING:
 
     from pocketllm_torch.layers.attention import AttentionPlan
     from pocketllm_torch.layers.kv_cache import KVCache
+    from pocketllm_torch.layers.state_cache import StateShape
     from pocketllm_torch.models.precision import Precision
     from pocketllm_torch.models.weights import WeightReader
 
 FAMILIES: dict[str, tuple[str, str]] = {
     "llama": ("pocketllm_torch.models.llama", "LlamaModel"),
+    "qwen2": ("pocketllm_torch.models.qwen2", "Qwen2Model"),
+    "qwen3": ("pocketllm_torch.models.qwen3", "Qwen3Model"),
+    "qwen3_5_text": ("pocketllm_torch.models.qwen3_5", "Qwen35Model"),
+    "qwen3_5_moe_text": ("pocketllm_torch.models.qwen3_5", "Qwen35Model"),
+    "gemma3_text": ("pocketllm_torch.models.gemma3", "Gemma3Model"),
 }
 """``model_type`` -> module and class of the model."""
 
@@ -26,7 +32,13 @@ class ModelConfig(Protocol):
     @property
     def vocab_size(self) -> int: ...
     @property
-    def num_layers(self) -> int: ...
+    def num_kv_layers(self) -> int:
+        """Layers with keys and values in the cache."""
+
+    @property
+    def states(self) -> StateShape | None:
+        """The recurrent state of the model's other layers, or None without any."""
+
     @property
     def num_kv_heads(self) -> int: ...
     @property
@@ -36,7 +48,7 @@ class ModelConfig(Protocol):
 
 
 class Model(Protocol):
-    """A loaded model; see :class:`pocketllm_torch.models.llama.LlamaModel` for shapes."""
+    """A loaded model; see :class:`pocketllm_torch.models.decoder.Decoder` for shapes."""
 
     @property
     def config(self) -> ModelConfig: ...

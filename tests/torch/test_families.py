@@ -1,0 +1,92 @@
+"""Every decoder family against transformers on a tiny random checkpoint, through the engine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pocketllm_torch.models.registry import FAMILIES as REGISTERED
+from tests.torch.driving import Driver, Stream
+from tests.torch.tiny_families import FAMILIES, TinyModel, write_tiny
+from tests.torch.tiny_llama import random_ids
+
+TOLERANCE = 1e-4
+GENERATED = 12
+
+
+@pytest.fixture(scope="module", params=sorted(FAMILIES))
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
+    return write_tiny(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def check(tiny: TinyModel, ids: list[int], stream: Stream) -> None:
+    """The greedy continuation, and the log probability of every prompt token."""
+    assert stream.tokens == tiny.greedy(ids, GENERATED)
+    assert stream.prompt is not None
+    expected = torch.log_softmax(tiny.logits(ids), dim=-1)
+    found = {entry.row: entry for entry in stream.prompt.logprobs}
+    assert sorted(found) == list(range(1, len(ids)))
+    for position, entry in found.items():
+        assert abs(entry.logprob - float(expected[position - 1, ids[position]])) < TOLERANCE
+        for token, logprob in entry.top:
+            assert abs(logprob - float(expected[position - 1, token])) < TOLERANCE
+
+
+def test_every_registered_family_is_tested() -> None:
+    assert set(REGISTERED) == {"llama", *FAMILIES}
+
+
+# Chunks cross the window of 16 and the linear layers' chunks of 64 in several places.
+@pytest.mark.parametrize("chunk_tokens", [512, 33, 7])
+def test_equals_transformers(tiny: TinyModel, chunk_tokens: int) -> None:
+    ids = random_ids(70, 1)
+    with Driver.open(tiny.path, dtype="float32", prefill_chunk_tokens=chunk_tokens) as driver:
+        stream = driver.run(ids, max_tokens=GENERATED, logprobs=True, top_logprobs=3, prompt_logprobs=True)
+        check(tiny, ids, stream)
+
+
+def test_sequences_of_a_batch_keep_apart(tiny: TinyModel) -> None:
+    prompts = [random_ids(length, 10 + length) for length in (5, 40, 21, 66)]
+    with Driver.open(tiny.path, dtype="float32", max_batch_size=3, prefill_chunk_tokens=24) as driver:
+        streams = [
+            driver.submit(ids, max_tokens=GENERATED, logprobs=True, top_logprobs=1, prompt_logprobs=True)[0]
+            for ids in prompts
+        ]
+        driver.wait()
+        for ids, stream in zip(prompts, streams, strict=True):
+            check(tiny, ids, stream)
+
+
+def test_choices_take_over_a_prompt_with_its_state(tiny: TinyModel) -> None:
+    ids = random_ids(21, 3)
+    with Driver.open(tiny.path, dtype="float32") as driver:
+        streams = driver.submit(ids, n=3, max_tokens=GENERATED)
+        driver.wait()
+        assert [stream.tokens for stream in streams] == [tiny.greedy(ids, GENERATED)] * 3
+
+
+def test_a_preempted_sequence_ends_as_if_nothing_had_happened(tiny: TinyModel) -> None:
+    prompts = [random_ids(30, 5), random_ids(30, 6)]
+    blocks = 5  # of 16 positions: each sequence grows to three
+    with Driver.open(tiny.path, dtype="float32", max_model_len=64) as probe:
+        block_bytes = (
+            probe.engine.pocketllm_capabilities().details["kv_cache_bytes"] // probe.engine.pocketllm_stats().num_blocks
+        )
+    options = {"kv_cache_bytes": blocks * block_bytes}
+    with Driver.open(tiny.path, dtype="float32", max_model_len=64, options=options) as driver:
+        streams = [driver.submit(ids, max_tokens=GENERATED)[0] for ids in prompts]
+        driver.wait()
+        assert driver.engine.pocketllm_stats().num_preemptions > 0
+        assert [stream.tokens for stream in streams] == [tiny.greedy(ids, GENERATED) for ids in prompts]
+
+
+def test_deterministic_mode_gives_the_same_bits_alone_and_in_a_batch(tiny: TinyModel) -> None:
+    ids, others = random_ids(50, 8), [random_ids(20 + index, 20 + index) for index in range(3)]
+    options = {"deterministic": True}
+    with Driver.open(tiny.path, dtype="float32", options=options, prefill_chunk_tokens=32) as driver:
+        alone = driver.run(ids, max_tokens=GENERATED, logprobs=True)
+        streams = [driver.submit(each, max_tokens=GENERATED)[0] for each in others]
+        (together,) = driver.submit(ids, max_tokens=GENERATED, logprobs=True)
+        driver.wait(together, *streams)
+    assert together.tokens == alone.tokens
+    assert [entry.logprob for entry in together.logprobs] == [entry.logprob for entry in alone.logprobs]
