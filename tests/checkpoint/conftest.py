@@ -17,7 +17,10 @@ from pocketllm.checkpoint import Checkpoint, open_checkpoint
 
 # The release whose vocabularies and expected ids the tests were written against.
 VOCABULARY_SOURCE = "llama-cpp-python==0.3.36"
-VOCABULARIES = ("gpt-2", "llama-bpe", "qwen2", "qwen35", "llama-spm", "phi-3")
+VOCABULARIES = (
+    *("gpt-2", "mpt", "starcoder", "refact", "command-r", "llama-bpe", "qwen2", "qwen35"),
+    *("deepseek-llm", "deepseek-coder", "llama-spm", "phi-3"),
+)
 UNSUPPORTED = ("falcon", "bert-bge", "gemma-4")
 _NO_NETWORK = (
     "Connection",
@@ -68,14 +71,13 @@ def vocabulary_folder(cache_folder: Path) -> Path:
     Skips only when there is no network to fetch it with.
     """
     folder = cache_folder / ("vocabularies-" + VOCABULARY_SOURCE.replace("==", "-"))
-    if not folder.is_dir():
+    if not all((folder / f"ggml-vocab-{name}.gguf").is_file() for name in VOCABULARIES + UNSUPPORTED):
+        folder.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache_folder) as scratch:
-            archive = _download(Path(scratch))
-            unpacked = Path(scratch) / "unpacked"
-            unpacked.mkdir()
-            for name, contents in _wanted(archive):
-                (unpacked / name).write_bytes(contents)
-            unpacked.rename(folder)
+            # Renamed into place, a vocabulary after its texts, so that a run that is stopped leaves nothing by halves.
+            for name, contents in sorted(_wanted(_download(Path(scratch))), reverse=True):
+                (Path(scratch) / name).write_bytes(contents)
+                os.replace(Path(scratch) / name, folder / name)
     return folder
 
 

@@ -228,7 +228,7 @@ class TestVocabulariesThatAreWrong:
         ("changes", "problem"),
         [
             ({"tokenizer.ggml.model": "bert"}, "known tokenizer models are gpt2, llama"),
-            ({"tokenizer.ggml.pre": "falcon"}, "'falcon'; the known pre-tokenizers are gpt-2, smollm"),
+            ({"tokenizer.ggml.pre": "falcon"}, "'falcon'; the known pre-tokenizers are gpt-2, phi-2"),
             ({"tokenizer.ggml.tokens": [1, 2]}, "'tokenizer.ggml.tokens' is not an array of str"),
             ({"tokenizer.ggml.token_type": [1]}, "8 tokens and 1 token types"),
             ({"tokenizer.ggml.merges": ["ab"]}, "'ab', which is not two tokens"),

@@ -6,7 +6,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pocketllm.checkpoint import Checkpoint, open_checkpoint
@@ -58,6 +58,8 @@ def test_other_vocabularies_are_refused_clearly(vocabulary_folder: Path, name: s
         ("gpt-2", False, (50256,)),
         ("llama-bpe", True, (128001, 128009)),
         ("qwen2", False, (151643, 151645)),
+        ("deepseek-llm", True, (100001,)),
+        ("deepseek-coder", True, (32014,)),
         ("llama-spm", True, (2,)),
         ("phi-3", True, (32000, 32007)),
     ],
@@ -100,7 +102,7 @@ def references(gemma3: Checkpoint, vocabulary_folder: Path) -> list[_Reference]:
     return [_Reference(gemma3), _Reference(open_checkpoint(vocabulary_folder / "ggml-vocab-llama-spm.gguf"))]
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])  # it times the first use of 262 144 words
 @given(data=st.data())
 def test_merging_equals_the_slow_reference(references: list[_Reference], data: st.DataObject) -> None:
     for reference in references:

@@ -18,6 +18,7 @@ from pocketllm.checkpoint.gguf_types import TENSOR_TYPES_BY_NAME
 from pocketllm.checkpoint.layout import Format, Layout, find_files
 from pocketllm.checkpoint.template_source import find_template
 from pocketllm.checkpoint.tensor_info import TensorInfo
+from pocketllm.checkpoint.text_config import text_part
 from pocketllm.checkpoint.tokenizer import Tokenizer
 from pocketllm.errors import CheckpointError
 
@@ -88,6 +89,11 @@ class Checkpoint:
     def config(self) -> Mapping[str, object]:
         """The names of ``config.json`` in both formats: a GGUF's keys are translated (see ``gguf_config``)."""
         return self._once("config", self._load_config)
+
+    @property
+    def text_config(self) -> Mapping[str, object]:
+        """The language model's configuration: :attr:`config`, or the ``text_config`` of a wrapper put at the root."""
+        return self._once("text_config", self._load_text_config)
 
     @property
     def generation_config(self) -> Mapping[str, object]:
@@ -171,6 +177,9 @@ class Checkpoint:
             return MappingProxyType(read_json_file(self._config_file))
         translated = gguf_config.translate_config(self._headers[0].metadata, self.tensors, self.files[0])
         return MappingProxyType(translated)
+
+    def _load_text_config(self) -> Mapping[str, object]:
+        return MappingProxyType(text_part(self.config, str(self._config_file or self.path)))
 
     def _load_generation_config(self) -> Mapping[str, object]:
         folder = self._config_file.parent if self._config_file is not None else self._layout.folder

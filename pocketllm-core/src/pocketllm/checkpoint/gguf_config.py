@@ -53,6 +53,7 @@ _NUMBERS: Final[dict[str, str]] = {
 _ROPE_NUMBERS: Final[dict[str, str]] = {
     "rope.scaling.factor": "factor",
     "rope.scaling.attn_factor": "attention_factor",
+    "rope.scaling.yarn_attn_factor": "attention_factor",
     "rope.scaling.yarn_beta_fast": "beta_fast",
     "rope.scaling.yarn_beta_slow": "beta_slow",
 }
@@ -62,6 +63,7 @@ _ZERO_MEANS_ABSENT: Final = frozenset({"sliding_window", "num_experts", "num_exp
 _LIMIT = 1 << 31
 _MAX_LAYERS = 4096
 _GEMMA3_PATTERN = 6
+_QWEN35_INTERVAL = 4
 _ALMOST_SINGLE_MAX = 3.4e38
 
 
@@ -151,8 +153,11 @@ def _gemma3(metadata: GgufMetadata, tensors: Mapping[str, TensorInfo], config: d
         config.get(name) for name in ("num_hidden_layers", "num_attention_heads", "hidden_size", "head_dim")
     )
     given = metadata.get("gemma3.attention.sliding_window_pattern", _GEMMA3_PATTERN)
+    # Converters leave the window out where every layer sees everything.
+    given = given if "sliding_window" in config else 1
     if isinstance(layers, int):
-        config["layer_types"] = ["sliding_attention" if local else "full_attention" for local in _local(given, layers)]
+        local = _per_layer(given, layers, _GEMMA3_PATTERN)
+        config["layer_types"] = ["sliding_attention" if item else "full_attention" for item in local]
     config["sliding_window_pattern"] = given if type(given) is int else _GEMMA3_PATTERN
     # The 27B form (62 layers) scales queries by hidden_size / heads; every other size by head_dim.
     if layers == 62 and isinstance(hidden, int) and isinstance(heads, int):
@@ -160,12 +165,12 @@ def _gemma3(metadata: GgufMetadata, tensors: Mapping[str, TensorInfo], config: d
     config["query_pre_attn_scalar"] = head_dim
 
 
-def _local(pattern: object, num_layers: int) -> list[bool]:
-    """Whether each layer attends within the window: every n-th does not, or the file says it layer by layer."""
+def _per_layer(pattern: object, num_layers: int, default: int) -> list[bool]:
+    """Whether each layer is of the lesser kind: every n-th is not, or the file says it layer by layer."""
     num_layers = min(num_layers, _MAX_LAYERS)
-    if isinstance(pattern, tuple) and len(pattern) == num_layers:
-        return [bool(local) for local in pattern]
-    every = pattern if type(pattern) is int and pattern > 0 else _GEMMA3_PATTERN
+    if isinstance(pattern, tuple) and len(pattern) >= num_layers:
+        return [bool(item) for item in pattern[:num_layers]]
+    every = pattern if type(pattern) is int and pattern > 0 else default
     return [(index + 1) % every != 0 for index in range(num_layers)]
 
 
@@ -183,9 +188,15 @@ def _qwen35(metadata: GgufMetadata, tensors: Mapping[str, TensorInfo], config: d
         config["mrope_section"] = list(sections[:3])
     # block_count includes the multi-token-prediction blocks, which follow the model's own layers.
     layers, extra = config.get("num_hidden_layers"), metadata.get(f"{arch}.nextn_predict_layers", 0)
-    if isinstance(layers, int) and isinstance(extra, int) and 0 < extra < layers:
-        config["num_hidden_layers"] = layers - extra
+    if not isinstance(layers, int):
+        return
+    if isinstance(extra, int) and 0 < extra < layers:
+        layers -= extra
+        config["num_hidden_layers"] = layers
         config["mtp_num_hidden_layers"] = extra
+    pattern = metadata.get(f"{arch}.attention.recurrent_layers", config.get("full_attention_interval"))
+    linear = _per_layer(pattern, layers, _QWEN35_INTERVAL)
+    config["layer_types"] = ["linear_attention" if item else "full_attention" for item in linear]
 
 
 _Family = Callable[[GgufMetadata, Mapping[str, TensorInfo], dict[str, object], Path], None]

@@ -63,9 +63,9 @@ class Tokenizer:
         self._literal_ids = parts.literal_ids
         self._byte_ids = parts.byte_ids
         self._hidden_surfaces = parts.hidden_surfaces
-        self._bytes_of: dict[int, bytes] = {}
         self.decoder_kind: DecoderKind = parts.decoder_kind
         self.vocab_size = parts.vocab_size
+        self._bytes_of: list[bytes | None] = [None] * parts.vocab_size
         self.bos_token_id = parts.bos_token_id
         self.eos_token_id = parts.eos_token_id
         self.add_bos = parts.add_bos and parts.bos_token_id is not None
@@ -133,7 +133,9 @@ class Tokenizer:
         Raises:
             ConfigurationError: the id is negative.
         """
-        found = self._bytes_of.get(token_id)
+        if not 0 <= token_id < self.vocab_size:
+            return self._make_bytes(token_id)  # which refuses it, or has nothing for it
+        found = self._bytes_of[token_id]
         if found is None:
             found = self._bytes_of[token_id] = self._make_bytes(token_id)
         return found

@@ -19,7 +19,7 @@ _PREFIX = "tokenizer.ggml."
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 
 # Control tokens that end a turn. Many files name only the end of the whole text, and a chat then runs past its turn.
-_TURN_ENDS: Final = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>")
+_TURN_ENDS: Final = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>", "<|EOT|>")
 _DISAGREE: Final = "the vocabulary and its merges disagree"
 _END_KEYS: Final = ("eos_token_id", "eot_token_id", "eom_token_id")
 
