@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from pocketllm_torch.models.registry import FAMILIES as REGISTERED
 from tests.torch.driving import Driver, Stream
@@ -90,3 +94,20 @@ def test_deterministic_mode_gives_the_same_bits_alone_and_in_a_batch(tiny: TinyM
         driver.wait(together, *streams)
     assert together.tokens == alone.tokens
     assert [entry.logprob for entry in together.logprobs] == [entry.logprob for entry in alone.logprobs]
+
+
+@pytest.mark.parametrize("model_type, root", [("qwen3_5_text", "qwen3_5"), ("gemma3_text", "gemma3")])
+def test_the_language_model_of_a_wrapper_is_found(model_type: str, root: str, tmp_path: Path) -> None:
+    """Releases put the text model beside a vision part, in the configuration and in the tensors' names."""
+    tiny = write_tiny(model_type, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    wrapped = {"model_type": root, "text_config": config, "vision_config": {"model_type": "vision"}}
+    wrapped["tie_word_embeddings"] = config.get("tie_word_embeddings", False)
+    (tmp_path / "config.json").write_text(json.dumps(wrapped))
+    tensors = load_file(tmp_path / "model.safetensors")
+    renamed = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
+    save_file(renamed | {"model.visual.patch_embed.weight": torch.zeros(2)}, tmp_path / "model.safetensors")
+    ids = random_ids(30, 4)
+    with Driver.open(tmp_path, dtype="float32") as driver:
+        stream = driver.run(ids, max_tokens=GENERATED, logprobs=True, top_logprobs=3, prompt_logprobs=True)
+        check(tiny, ids, stream)

@@ -83,13 +83,14 @@ def _refused_arguments(args: EngineArgs) -> str | None:
 
 
 def _refused_model(checkpoint: Checkpoint) -> str | None:
-    if checkpoint.model_type not in FAMILIES:
-        return f"It has no model family {checkpoint.model_type!r} yet; it has {', '.join(sorted(FAMILIES))}."
-    config = checkpoint.config
+    config = checkpoint.text_config
+    model_type = str(config.get("model_type", checkpoint.model_type))
+    if model_type not in FAMILIES:
+        return f"It has no model family {model_type!r} yet; it has {', '.join(sorted(FAMILIES))}."
     for key, default in (("hidden_act", "silu"), ("hidden_activation", "gelu_pytorch_tanh")):
         if config.get(key, default) != default:
-            return f"{key} = {config[key]!r}: its {checkpoint.model_type} has {default} only."
-    if config.get("num_experts") and checkpoint.model_type not in EXPERT_FAMILIES:
+            return f"{key} = {config[key]!r}: its {model_type} has {default} only."
+    if config.get("num_experts") and model_type not in EXPERT_FAMILIES:
         return "It has no mixture of experts in this family."
     if config.get("use_sliding_window"):
         return "use_sliding_window = true: it has sliding windows in Gemma 3 only."

@@ -45,7 +45,7 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
     num_threads = options.num_threads or torch.get_num_threads()
     torch.set_num_threads(num_threads)
     batch_size = args.batch_size(_DEFAULT_BATCH_SIZE[device.type])
-    sizes = find_family(checkpoint.model_type).sizes(checkpoint.config)
+    sizes = find_family(text_model_type(checkpoint)).sizes(checkpoint.text_config)
     max_model_len = _max_model_len(args, sizes)
     precision, model = _load(args, options, checkpoint, device, max_model_len, report)
     report("cache", 1.0)
@@ -173,11 +173,16 @@ def _load(
 
 def load_model(checkpoint: Checkpoint, precision: Precision, max_model_len: int, report: LoadReport) -> Model:
     """The checkpoint's model with all its weights, ready for ``max_model_len`` positions."""
-    family = find_family(checkpoint.model_type)
+    family = find_family(text_model_type(checkpoint))
     with torch.inference_mode(), WeightReader(checkpoint, family.gguf_name) as weights:
         return family.load(
-            checkpoint.config, weights, precision, max_model_len, lambda fraction: report("weights", fraction)
+            checkpoint.text_config, weights, precision, max_model_len, lambda fraction: report("weights", fraction)
         )
+
+
+def text_model_type(checkpoint: Checkpoint) -> str:
+    """The family of the language model, also where the checkpoint wraps one with a vision part."""
+    return str(checkpoint.text_config.get("model_type", checkpoint.model_type))
 
 
 def _max_model_len(args: EngineArgs, sizes: ModelConfig) -> int:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 # Written by old converters; computed here from the configuration.
 _DERIVED_SUFFIXES = ("rotary_emb.inv_freq",)
+# What a checkpoint may hold beside the language model: images, and heads that draft several tokens.
+_OTHER_PARTS = ("model.visual.", "visual.", "model.vision_tower.", "vision_tower.", "multi_modal_projector.", "mtp.")
+# Where the language model's tensors are when it is a part of something.
+_TEXT_PREFIXES = ("model.language_model.", "language_model.model.")
 
 
 class WeightReader:
@@ -34,8 +38,12 @@ class WeightReader:
     def __init__(self, checkpoint: Checkpoint, gguf_name: Callable[[str], str]) -> None:
         self.format = checkpoint.format
         self._tensors = checkpoint.tensors
-        self._stored_name = gguf_name if self.format == "gguf" else str
-        self._unread = {name for name in self._tensors if not name.endswith(_DERIVED_SUFFIXES)}
+        self._stored_name = gguf_name if self.format == "gguf" else self._safetensors_name
+        self._unread = {
+            name
+            for name in self._tensors
+            if not name.endswith(_DERIVED_SUFFIXES) and not name.startswith(_OTHER_PARTS) and ".nextn." not in name
+        }
         self._files = contextlib.ExitStack()
         self._open: dict[Path, Any] = {}
 
@@ -47,6 +55,13 @@ class WeightReader:
     ) -> None:
         self._open.clear()
         self._files.close()
+
+    def _safetensors_name(self, name: str) -> str:
+        if name not in self._tensors and name.startswith("model."):
+            for prefix in _TEXT_PREFIXES:
+                if (inside := prefix + name.removeprefix("model.")) in self._tensors:
+                    return inside
+        return name
 
     def has(self, name: str) -> bool:
         return self._stored_name(name) in self._tensors
