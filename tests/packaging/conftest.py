@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.environments import DISTRIBUTIONS, Environment, build
+from tests.packaging.environments import DISTRIBUTIONS, NATIVE, Environment, build, build_isolated
 
 
 @pytest.fixture(scope="session")
@@ -16,7 +16,10 @@ def built(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel and the source archive of every distribution."""
     folder = tmp_path_factory.mktemp("built")
     for name in DISTRIBUTIONS:
-        build(repository / name, folder, "wheel", "sdist")
+        # The native wheel is made from its archive, so that what is tested is what a person gets.
+        build(repository / name, folder, *(("sdist",) if name == NATIVE else ("wheel", "sdist")))
+    (archive,) = folder.glob(f"{NATIVE.replace('-', '_')}-*.tar.gz")
+    build_isolated(archive, folder, repository / "constraints.txt")
     return folder
 
 

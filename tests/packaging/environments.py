@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+SCRIPTS = Path(sys.executable).parent
+
 # Folder in the tree -> name to import.
 DISTRIBUTIONS = {
     "pocketllm-core": "pocketllm",
     "pocketllm-torch": "pocketllm_torch",
+    "pocketllm-cpp": "pocketllm_cpp",
     "pocketllm-server": "pocketllm_server",
     "plugins/pocketllm-echo": "pocketllm_echo",
 }
@@ -32,10 +36,27 @@ def run(
     return done
 
 
+# Built by a compiler: its wheel holds a module of this platform, and takes minutes.
+NATIVE = "pocketllm-cpp"
+
+
 def build(source: Path, into: Path, *targets: str) -> None:
     """Build a distribution's folder with the build tools of this environment."""
-    options = [part for target in targets for part in ("--target", target)]
-    run([sys.executable, "-m", "hatchling", "build", *options, "--directory", str(into)], cwd=source)
+    backend = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["build-backend"]
+    into.mkdir(parents=True, exist_ok=True)
+    for target in targets:
+        program = f"import {backend} as backend; backend.build_{target}({str(into)!r})"
+        run([sys.executable, "-c", program], cwd=source, timeout_s=1800)
+
+
+def build_isolated(archive: Path, into: Path, constraints: Path) -> None:
+    """Build a wheel from a source archive as pip does for a person: a compiler is there, other tools are fetched."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+    # Neither CMake nor ninja from this environment: a person may have none.
+    kept["PATH"] = os.pathsep.join(part for part in kept["PATH"].split(os.pathsep) if Path(part) != SCRIPTS)
+    kept |= {"PIP_CONSTRAINT": str(constraints), "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1)}
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--disable-pip-version-check", "-w", str(into)]
+    run([*command, str(archive)], cwd=into, env=kept, timeout_s=3600)
 
 
 @dataclass(frozen=True)

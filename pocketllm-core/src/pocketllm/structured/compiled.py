@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import threading
 from collections import OrderedDict
@@ -38,6 +39,16 @@ _QUOTED_SOURCE = re.compile(r"^\s+(?:[0-9]+ \|.*|\^+\s*)$", re.MULTILINE)
 _NOTHING = "nothing satisfies it"
 # What one compiled constraint holds, rounded up: by itself, with its text, and with what its lexer has met so far.
 _MAX_LEXER_STATES = 25_000
+# In the library's own measures: about 20 ms to build, 20 ms for a mask, and 2 kB for each state of the lexer. An object
+# with optional properties takes four items of a row for each.
+MATCHER_LIMITS = {
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 100_000,
+    "max_items_in_row": 20_000,
+    "max_lexer_states": _MAX_LEXER_STATES,
+    "max_grammar_size": 200_000,
+}
 _STATES_PER_MATCHER = 200
 _BYTES_PER_STATE = 2_000
 _ENTRY_BYTES = 64 * 1024
@@ -95,6 +106,16 @@ class CompiledConstraint:
             self._template = _library(self._grammar.table, self._grammar.text)
             self._num_matchers = 1
             return self._template.deep_copy()
+
+    @property
+    def table(self) -> TokenTable:
+        """The vocabulary it was compiled for."""
+        return self._grammar.table
+
+    @property
+    def grammar_text(self) -> str:
+        """The grammar in the library's own format, which its C interface calls "llguidance"."""
+        return self._grammar.text
 
     @property
     def num_cache_bytes(self) -> int:
@@ -261,18 +282,8 @@ def _lark_grammar(text: str) -> str:
 def _library(table: TokenTable, grammar: str) -> Any:
     from llguidance import LLMatcher, LLParserLimits
 
-    # In the library's own measures: about 20 ms to build, 20 ms for a mask, and 2 kB for each state of the lexer. An
-    # object with optional properties takes four items of a row for each.
-    limits = LLParserLimits(
-        initial_lexer_fuel=1_000_000,
-        step_lexer_fuel=200_000,
-        step_max_items=100_000,
-        max_items_in_row=20_000,
-        max_lexer_states=_MAX_LEXER_STATES,
-        max_grammar_size=200_000,
-        verbose_errors=False,
-    )
-    return LLMatcher(table.library, grammar, log_level=0, limits=limits)
+    limits: Any = functools.partial(LLParserLimits, verbose_errors=False)
+    return LLMatcher(table.library, grammar, log_level=0, limits=limits(**MATCHER_LIMITS))
 
 
 def _problem(library: Any) -> str | None:

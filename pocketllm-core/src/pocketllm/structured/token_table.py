@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pocketllm.checkpoint import Tokenizer
 
 _MAX_TABLES_PER_TOKENIZER = 4
+_MARK = b"\xff"
 _tables: weakref.WeakKeyDictionary[Tokenizer, OrderedDict[frozenset[int], TokenTable]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
@@ -42,8 +43,16 @@ class TokenTable:
         # The library takes any object of this shape; its annotations name a class of its own.
         library: Any = llguidance.LLTokenizer
         self.library: Any = library(wrapper, n_vocab=self.vocab_size, eos_token=[wrapper.eos_token_id])
+        self._vocabulary = wrapper
         self.num_words = -(-self.vocab_size // 32)
         self.end_ids = frozenset({wrapper.eos_token_id})
+
+
+    def marked_tokens(self) -> list[bytes]:
+        """The bytes of every token as the library's C interface takes them: a byte that no text has marks the control
+        tokens."""
+        special = set(self._vocabulary.special_token_ids)
+        return [_MARK + piece if token in special else piece for token, piece in enumerate(self._vocabulary.tokens)]
 
 
 class _Vocabulary:

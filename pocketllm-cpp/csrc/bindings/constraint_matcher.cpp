@@ -1,0 +1,46 @@
+#include "bindings/constraint_matcher.h"
+
+#include <exception>
+
+namespace pocket {
+namespace {
+
+// Nothing may be thrown into the engine; the only thing that can be is a lack of memory.
+template <class Call>
+int guarded(void* object, int failed, Call call) noexcept {
+  try {
+    return call(*static_cast<ConstraintMatcher*>(object));
+  } catch (const std::exception&) {
+    return failed;
+  }
+}
+
+int fill_mask(void* object, std::uint32_t* words, std::int64_t num_words) noexcept {
+  return guarded(object, 1, [&](ConstraintMatcher& matcher) { return matcher.fill_mask(words, num_words) ? 0 : 1; });
+}
+
+int accept(void* object, std::int32_t token) noexcept {
+  return guarded(object, 1, [&](ConstraintMatcher& matcher) { return matcher.accept(token) ? 0 : 1; });
+}
+
+int rollback(void* object, std::int64_t num_tokens) noexcept {
+  return guarded(object, 1, [&](ConstraintMatcher& matcher) { return matcher.rollback(num_tokens) ? 0 : 1; });
+}
+
+int is_done(void* object) noexcept {
+  return guarded(object, 0, [](ConstraintMatcher& matcher) { return matcher.is_done() ? 1 : 0; });
+}
+
+const char* error(void* object) noexcept { return static_cast<ConstraintMatcher*>(object)->error(); }
+
+void release(void* object) noexcept {
+  const std::unique_ptr<ConstraintMatcher> owned(static_cast<ConstraintMatcher*>(object));
+}
+
+constexpr MatcherFunctions kFunctions = {fill_mask, accept, rollback, is_done, error, release};
+
+}  // namespace
+
+Matcher as_functions(std::unique_ptr<ConstraintMatcher> matcher) { return {&kFunctions, matcher.release()}; }
+
+}  // namespace pocket

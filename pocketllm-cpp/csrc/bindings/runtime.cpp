@@ -1,0 +1,115 @@
+#include "bindings/runtime.h"
+
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <optional>
+
+#include "bindings/init.h"
+#include "core/checkpoint_source.h"
+#include "core/error.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace pocket {
+
+std::int64_t BoundRuntime::lease(bool for_engine) {
+  const std::unique_lock<std::mutex> held(mutex_);
+  if (engine_open_) {
+    throw Error(ErrorKind::kConfiguration, "An engine or a scheduler runs on this runtime: stop it first.");
+  }
+  engine_open_ = for_engine;
+  return ++lease_;
+}
+
+std::unique_lock<std::mutex> BoundRuntime::enter(std::int64_t lease) {
+  std::unique_lock<std::mutex> held(mutex_);
+  if (lease != lease_) {
+    throw Error(ErrorKind::kConfiguration,
+                "Another session, engine or scheduler has used this runtime since: make a new session.");
+  }
+  return held;
+}
+
+void BoundRuntime::end_engine() noexcept {
+  const std::unique_lock<std::mutex> held(mutex_);
+  engine_open_ = false;
+}
+
+namespace {
+
+Activation activation_named(const std::string& name) {
+  if (name == "int8") return Activation::kInt8;
+  if (name == "float32") return Activation::kFloat32;
+  throw Error(ErrorKind::kConfiguration, "activation = \"" + name + "\" is not known: give int8 or float32.",
+              "activation");
+}
+
+KvType kv_type_named(const std::string& name) {
+  if (name == "F16") return KvType::kF16;
+  if (name == "Q8_0") return KvType::kQ8_0;
+  throw Error(ErrorKind::kUnsupportedFeature, "kv_type = \"" + name + "\" is not in this build: give F16 or Q8_0.",
+              "kv_cache_dtype");
+}
+
+void make_runtime(BoundRuntime* self, const std::string& path, const std::string& config, const std::string& activation,
+                  const std::string& kv_type, int num_threads, std::int64_t max_model_len, std::int32_t num_slots,
+                  std::int64_t kv_cache_bytes, std::optional<std::int32_t> num_snapshots, std::int64_t num_layers,
+                  const std::optional<nb::callable>& progress) {
+  RuntimeOptions options;
+  options.num_threads = num_threads;
+  options.model.activation = activation_named(activation);
+  options.model.max_positions = max_model_len;
+  options.model.num_layers = num_layers;
+  options.kv_type = kv_type_named(kv_type);
+  options.max_model_len = max_model_len;
+  options.num_slots = num_slots;
+  options.kv_cache_bytes = kv_cache_bytes;
+  if (num_snapshots) options.num_snapshots = *num_snapshots;
+  Progress report = [](double) {};
+  if (progress) {
+    report = [&progress](double fraction) {
+      nb::gil_scoped_acquire acquire;
+      (*progress)(fraction);
+    };
+  }
+  nb::gil_scoped_release release;
+  new (self) BoundRuntime(std::make_unique<Runtime>(open_tensor_source(path), config, options, report));
+}
+
+}  // namespace
+
+void init_runtime(nb::module_& module) {
+  nb::class_<BoundRuntime>(module, "Runtime", "A loaded model with its threads and caches; see csrc/engine/runtime.h.")
+      .def("__init__", &make_runtime, "path"_a, "config"_a, nb::kw_only(), "activation"_a = "int8", "kv_type"_a = "F16",
+           "num_threads"_a = 0, "max_model_len"_a = 0, "num_slots"_a = 1, "kv_cache_bytes"_a = 0,
+           "num_snapshots"_a = nb::none(), "num_layers"_a = 0, "progress"_a = nb::none(),
+           nb::sig("def __init__(self, path: str, config: str, *, activation: str = \"int8\", kv_type: str = \"F16\", "
+                   "num_threads: int = 0, max_model_len: int = 0, num_slots: int = 1, kv_cache_bytes: int = 0, "
+                   "num_snapshots: int | None = None, num_layers: int = 0, "
+                   "progress: collections.abc.Callable[[float], None] | None = None) -> None"))
+      .def_prop_ro("max_model_len", [](BoundRuntime& self) { return self.runtime().max_model_len(); })
+      .def_prop_ro("num_slots", [](BoundRuntime& self) { return self.runtime().num_slots(); })
+      .def_prop_ro("num_threads", [](BoundRuntime& self) { return self.runtime().context().threads.num_threads(); })
+      .def_prop_ro("model_type", [](BoundRuntime& self) { return self.runtime().model().shape().model_type; })
+      .def_prop_ro("vocab_size", [](BoundRuntime& self) { return self.runtime().model().shape().vocab_size; })
+      .def_prop_ro("hidden_size", [](BoundRuntime& self) { return self.runtime().model().shape().hidden_size; })
+      .def_prop_ro("num_layers", [](BoundRuntime& self) { return self.runtime().model().shape().num_layers; })
+      .def_prop_ro("is_recurrent", [](BoundRuntime& self) { return self.runtime().states() != nullptr; },
+                   "Some layers keep a state instead of keys and values.")
+      .def_prop_ro("weights_bytes", [](BoundRuntime& self) { return self.runtime().model().shape().weights_bytes; })
+      .def_prop_ro("bytes_per_token", [](BoundRuntime& self) { return self.runtime().model().shape().bytes_per_token; },
+                   "Bytes of weights that computing one token reads.")
+      .def_prop_ro("kv_bytes", [](BoundRuntime& self) { return self.runtime().kv().num_bytes(); })
+      .def_prop_ro("num_kv_blocks", [](BoundRuntime& self) { return self.runtime().kv().shape().num_blocks; })
+      .def_prop_ro("kv_block_size", [](BoundRuntime&) { return KvShape::kBlockSize; })
+      .def_prop_ro("state_bytes", [](BoundRuntime& self) -> std::size_t {
+        DeltaNetStates* states = self.runtime().states();
+        if (states == nullptr) return 0;
+        return DeltaNetStates::slot_bytes(states->shape()) * static_cast<std::size_t>(self.runtime().num_slots());
+      });
+}
+
+}  // namespace pocket

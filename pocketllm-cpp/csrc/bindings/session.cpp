@@ -1,0 +1,153 @@
+#include "engine/session.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <mutex>
+
+#include "bindings/init.h"
+#include "bindings/runtime.h"
+#include "core/error.h"
+#include "engine/sampler.h"
+#include "kernels/sampling.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace pocket {
+namespace {
+
+// A session with the logits of its last call. Calls from several threads wait for each other.
+class BoundSession {
+ public:
+  explicit BoundSession(BoundRuntime& runtime)
+      : runtime_(runtime), lease_(runtime.lease(false)), session_(runtime.runtime()) {}
+
+  void reset() {
+    auto held = runtime_.enter(lease_);
+    logits_ = {};
+    session_.reset();
+  }
+
+  void prefill(const std::vector<std::int32_t>& tokens) {
+    auto held = runtime_.enter(lease_);
+    logits_ = {};
+    logits_ = session_.prefill(tokens);
+  }
+
+  void decode_step(std::int32_t token) {
+    auto held = runtime_.enter(lease_);
+    logits_ = {};
+    logits_ = session_.decode_step(token);
+  }
+
+  void verify_step(const std::vector<std::int32_t>& tokens) {
+    auto held = runtime_.enter(lease_);
+    logits_ = {};
+    logits_ = session_.verify_step(tokens);
+  }
+
+  void truncate(std::int64_t num_tokens) {
+    auto held = runtime_.enter(lease_);
+    session_.truncate(num_tokens);
+  }
+
+  std::int64_t position() {
+    auto held = runtime_.enter(lease_);
+    return session_.position();
+  }
+
+  std::int64_t num_reused_tokens() {
+    auto held = runtime_.enter(lease_);
+    return session_.num_reused_tokens();
+  }
+
+  std::int64_t num_rows() {
+    auto held = runtime_.enter(lease_);
+    return static_cast<std::int64_t>(logits_.size()) / vocab_size();
+  }
+
+  std::vector<float> logits(std::int64_t row) {
+    auto held = runtime_.enter(lease_);
+    const std::span<const float> found = find_row(row);
+    return {found.begin(), found.end()};
+  }
+
+  std::int32_t argmax_of(std::int64_t row) {
+    auto held = runtime_.enter(lease_);
+    return argmax(find_row(row));
+  }
+
+  std::vector<std::pair<std::int32_t, float>> top(std::int64_t count, std::int64_t row) {
+    auto held = runtime_.enter(lease_);
+    std::vector<TokenLogit> found;
+    top_logits(find_row(row), count, found);
+    std::vector<std::pair<std::int32_t, float>> pairs;
+    for (const TokenLogit& entry : found) pairs.emplace_back(entry.id, entry.logit);
+    return pairs;
+  }
+
+  std::int32_t pick_from(const SamplingParams& sampling, double number, std::int64_t row) {
+    auto held = runtime_.enter(lease_);
+    return pick(find_row(row), sampling, number, scratch_);
+  }
+
+ private:
+  std::int64_t vocab_size() const { return runtime_.runtime().model().shape().vocab_size; }
+
+  std::span<const float> find_row(std::int64_t row) const {
+    const std::int64_t size = vocab_size();
+    const std::int64_t num_rows = static_cast<std::int64_t>(logits_.size()) / size;
+    if (num_rows == 0) {
+      throw Error(ErrorKind::kConfiguration, "This session has no logits yet: call prefill, decode_step or verify_step.");
+    }
+    const std::int64_t index = row < 0 ? num_rows + row : row;
+    if (index < 0 || index >= num_rows) {
+      throw Error(ErrorKind::kConfiguration,
+                  "row = " + std::to_string(row) + " is out of range: the last call gave " + std::to_string(num_rows) +
+                      " rows of logits.",
+                  "row");
+    }
+    return logits_.subspan(static_cast<std::size_t>(index * size), static_cast<std::size_t>(size));
+  }
+
+  BoundRuntime& runtime_;
+  std::int64_t lease_;
+  Session session_;
+  std::span<const float> logits_;
+  PickScratch scratch_;
+};
+
+}  // namespace
+
+void init_session(nb::module_& module) {
+  using Release = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<BoundSession>(module, "Session", "One sequence driven token by token; see csrc/engine/session.h.")
+      .def(nb::init<BoundRuntime&>(), "runtime"_a, nb::keep_alive<1, 2>(), Release())
+      .def("reset", &BoundSession::reset, Release())
+      .def("prefill", &BoundSession::prefill, "tokens"_a, Release())
+      .def("decode_step", &BoundSession::decode_step, "token"_a, Release())
+      .def("verify_step", &BoundSession::verify_step, "tokens"_a, Release())
+      .def("truncate", &BoundSession::truncate, "num_tokens"_a, Release())
+      .def_prop_ro("position", &BoundSession::position, Release())
+      .def_prop_ro("num_reused_tokens", &BoundSession::num_reused_tokens, Release())
+      .def_prop_ro("num_rows", &BoundSession::num_rows, Release(), "Rows of logits that the last call gave.")
+      .def("argmax", &BoundSession::argmax_of, "row"_a = -1, Release())
+      .def("top", &BoundSession::top, "count"_a, "row"_a = -1, Release(), "(id, logit) pairs, largest first.")
+      .def("pick", &BoundSession::pick_from, "sampling"_a, "number"_a, "row"_a = -1, Release(),
+           "One id, by temperature, top_k, top_p and min_p and a uniform number in [0, 1).")
+      .def(
+          "logits",
+          [](BoundSession& session, std::int64_t row) {
+            std::vector<float> values;
+            {
+              nb::gil_scoped_release release;
+              values = session.logits(row);
+            }
+            return nb::bytes(values.data(), values.size() * sizeof(float));
+          },
+          "row"_a = -1, "One row of raw logits: vocab_size floats in the machine's byte order.");
+}
+
+}  // namespace pocket

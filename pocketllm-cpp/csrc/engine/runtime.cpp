@@ -1,0 +1,120 @@
+#include "engine/runtime.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "core/error.h"
+#include "models/config.h"
+
+namespace pocket {
+namespace {
+
+std::int64_t physical_memory_bytes() noexcept {
+  return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::int64_t>(sysconf(_SC_PAGE_SIZE));
+}
+
+int thread_count(int asked_for) {
+  if (asked_for < 0) {
+    throw Error(ErrorKind::kConfiguration,
+                "num_threads = " + std::to_string(asked_for) + ": give 1 or more, or 0 for one per core.",
+                "backend_options.num_threads");
+  }
+  // The library's count is of the cores that the process may use.
+  return asked_for > 0 ? asked_for : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+void check_not_negative(std::int64_t value, const char* name, const char* param) {
+  if (value >= 0) return;
+  throw Error(ErrorKind::kConfiguration,
+              std::string{name} + " = " + std::to_string(value) + ": give 0 for the default, or more.", param);
+}
+
+void check_context(std::int64_t asked_for, std::int64_t max_positions) {
+  if (asked_for <= max_positions) return;
+  throw Error(ErrorKind::kConfiguration,
+              "max_model_len = " + std::to_string(asked_for) + " is above the checkpoint's max_position_embeddings = " +
+                  std::to_string(max_positions) + ": lower it.",
+              "max_model_len");
+}
+
+}  // namespace
+
+Runtime::Sizes Runtime::plan(const ModelShape& shape, const RuntimeOptions& options) {
+  check_not_negative(options.max_model_len, "max_model_len", "max_model_len");
+  check_not_negative(options.kv_cache_bytes, "kv_cache_bytes", "backend_options.kv_cache_bytes");
+  if (options.num_slots < 1) {
+    throw Error(ErrorKind::kConfiguration,
+                "max_batch_size = " + std::to_string(options.num_slots) + ": at least one sequence must have room.",
+                "max_batch_size");
+  }
+  check_context(options.max_model_len, shape.max_positions);
+  Sizes sizes;
+  sizes.num_slots = options.num_slots;
+  sizes.max_model_len = options.max_model_len > 0 ? options.max_model_len : shape.max_positions;
+  sizes.kv = shape.kv;
+  sizes.kv.type = options.kv_type;
+  const auto block_bytes = static_cast<std::int64_t>(std::max<std::size_t>(1, KvCache::block_bytes(sizes.kv)));
+  const std::int64_t per_sequence = (sizes.max_model_len + KvShape::kBlockSize - 1) / KvShape::kBlockSize;
+  const std::int64_t budget = options.kv_cache_bytes > 0 ? options.kv_cache_bytes : physical_memory_bytes() / 4;
+  std::int64_t num_blocks = std::min(budget / block_bytes, per_sequence * options.num_slots);
+  num_blocks = std::min<std::int64_t>(num_blocks, std::numeric_limits<std::int32_t>::max());
+  if (num_blocks < 1) {
+    throw Error(ErrorKind::kConfiguration,
+                "kv_cache_bytes leaves room for no block: one of " + std::to_string(KvShape::kBlockSize) +
+                    " positions takes " + std::to_string(block_bytes) + " bytes. Raise kv_cache_bytes.",
+                "backend_options.kv_cache_bytes");
+  }
+  if (num_blocks < per_sequence && options.max_model_len > 0) {
+    throw Error(ErrorKind::kConfiguration,
+                "max_model_len = " + std::to_string(options.max_model_len) + " takes " +
+                    std::to_string(per_sequence * block_bytes) + " bytes of cache, and there are " +
+                    std::to_string(num_blocks * block_bytes) + ": lower max_model_len to " +
+                    std::to_string(num_blocks * KvShape::kBlockSize) + ", or raise kv_cache_bytes.",
+                "max_model_len");
+  }
+  sizes.max_model_len = std::min(sizes.max_model_len, num_blocks * KvShape::kBlockSize);
+  sizes.kv.num_blocks = static_cast<std::int32_t>(num_blocks);
+  sizes.num_snapshots = std::max(0, options.num_snapshots);
+  if (shape.delta_net) {
+    const std::size_t slot_bytes = std::max<std::size_t>(1, DeltaNetStates::slot_bytes(*shape.delta_net));
+    const std::int64_t budget_bytes = physical_memory_bytes() / 8;
+    const std::int64_t most = std::max<std::int64_t>(1, budget_bytes / static_cast<std::int64_t>(slot_bytes));
+    sizes.num_snapshots = static_cast<std::int32_t>(std::min<std::int64_t>(sizes.num_snapshots, most));
+  }
+  return sizes;
+}
+
+Runtime::Runtime(std::unique_ptr<TensorSource>&& source, const Load& load, const RuntimeOptions& options)
+    : source_(std::move(source)),
+      threads_(thread_count(options.num_threads)),
+      context_{threads_},
+      model_(load(context_)),
+      sizes_(plan(model_->shape(), options)),
+      kv_(sizes_.kv) {
+  if (model_->shape().delta_net) {
+    states_ = std::make_unique<DeltaNetStates>(*model_->shape().delta_net, sizes_.num_slots);
+  }
+}
+
+Runtime::Runtime(const Load& load, const RuntimeOptions& options)
+    : Runtime(std::unique_ptr<TensorSource>{}, load, options) {}
+
+Runtime::Runtime(std::unique_ptr<TensorSource> source, const std::string& config, const RuntimeOptions& options,
+                 const Progress& progress)
+    : Runtime(
+          // Moved from by the other constructor, after the capture.
+          std::move(source),
+          [&, &tensors = *source](Context& context) {
+            ModelOptions model = options.model;
+            // The loaded model's own limit is what it was told to prepare for.
+            check_context(options.max_model_len, read_model_config(config).max_positions);
+            if (model.max_positions == 0) model.max_positions = options.max_model_len;
+            return load_model(context, config, tensors, model, progress);
+          },
+          options) {}
+
+}  // namespace pocket

@@ -1,0 +1,127 @@
+// Which tokens the next step computes: continuous batching, admission by blocks, chunked prefill, preemption.
+//
+// A step decodes one token of every running sequence that has one to decode, and computes prompt tokens within a budget
+// of their own, best rank first. Decoding therefore never waits for somebody else's long prompt, and prompts advance in
+// every step. When blocks run out, the sequence that ranks last gives its own back and waits; what the cache does not
+// hold by the time it is admitted again is recomputed.
+//
+// Models with recurrent layers compute prompts in chunks whose bits depend on where they begin. Their prompt rows
+// therefore begin and end at multiples of DeltaNetShape::kChunkSize (but for the prompt's end), and generated tokens
+// are computed one by one also when they are replayed: every plan gives the same bits.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "engine/block_pool.h"
+#include "engine/prefix_cache.h"
+#include "engine/sequence.h"
+#include "engine/state_pool.h"
+
+namespace pocket {
+
+// Positions `start` to `start + length` of a sequence.
+struct PlannedRows {
+  Sequence* sequence = nullptr;
+  std::int64_t start = 0;
+  std::int64_t length = 0;
+  bool chunked = false;
+
+  // The next token is sampled behind these rows.
+  bool completes() const noexcept { return start + length == sequence->num_tokens(); }
+};
+
+// The work of one step: decoding sequences first.
+struct StepPlan {
+  std::vector<PlannedRows> rows;
+  std::size_t num_decodes = 0;
+};
+
+struct SchedulerCounts {
+  std::int64_t num_preemptions = 0;
+  std::int64_t cache_hits = 0;  // admissions that reused something
+  std::int64_t cache_misses = 0;
+  std::int64_t num_reused_tokens = 0;
+};
+
+// Owns the waiting and running sequences' blocks and slots, not the sequences. Threads: the engine's alone.
+class Scheduler {
+ public:
+  // `cache` is null when prefixes are not shared, `states` for models without recurrent layers.
+  Scheduler(BlockPool& pool, PrefixCache* cache, StatePool* states, std::int32_t max_num_sequences);
+
+  // Prompt tokens per step; 0: whole prompts.
+  void set_prefill_token_budget(std::int64_t num_tokens) noexcept { budget_ = num_tokens; }
+
+  void add(std::span<Sequence* const> sequences);
+  // The next step's work, with the blocks it writes to; valid until the next call. Empty when nothing can run.
+  const StepPlan& schedule();
+  // The rows have been computed: moves the sequence on and shares its full blocks.
+  void advance(const PlannedRows& rows);
+
+  struct Fork {
+    Sequence* follower = nullptr;
+    std::int32_t from = -1, to = -1;  // the partly filled block to copy; -1: none
+  };
+  // Gives the leader's computed prompt to the choices that wait for it, as far as slots and blocks reach; the others
+  // compute what the cache does not give them.
+  std::span<const Fork> fork(Sequence& leader);
+  // Takes a sequence out, wherever it is.
+  void finish(Sequence& sequence);
+
+  std::span<Sequence* const> running() const noexcept { return running_; }
+  std::int64_t num_waiting() const noexcept { return static_cast<std::int64_t>(waiting_.size()) + num_following_; }
+  std::int32_t max_num_sequences() const noexcept { return max_num_sequences_; }
+  std::int32_t num_free_slots() const noexcept { return static_cast<std::int32_t>(free_slots_.size()); }
+  const SchedulerCounts& counts() const noexcept { return counts_; }
+
+ private:
+  struct ByRank {
+    bool operator()(const Sequence* a, const Sequence* b) const noexcept { return ranks_before(a, b); }
+  };
+  using Queue = std::set<Sequence*, ByRank>;
+
+  void enqueue(Sequence& sequence);
+  void run(Sequence& sequence);
+  void stop_running(Sequence& sequence);
+  void preempt(Sequence& sequence);
+  bool grow(Sequence& sequence);
+
+  void admit(std::int64_t budget);
+  // Blocks of the cache that the sequence can start from; into reused_.
+  void find_reusable(const Sequence& sequence);
+  // A running sequence is about to compute what this one could reuse.
+  bool should_wait(const Sequence& sequence);
+  void start(Sequence& sequence, std::int64_t num_needed);
+  bool is_prefilling(const Sequence& sequence) const noexcept;
+
+  std::size_t num_reusable_keys(const Sequence& sequence) const noexcept;
+
+  std::int64_t add_rows(Sequence& sequence, std::int64_t budget);
+  bool inserts(const Sequence& sequence) const noexcept;
+  std::int64_t num_insertable(const Sequence& sequence) const noexcept;
+  void insert_full_blocks(Sequence& sequence);
+  std::int64_t next_snapshot(const Sequence& sequence) const noexcept;
+  bool is_snapshot_due(const Sequence& sequence) const noexcept;
+  void take_snapshot(Sequence& sequence);
+
+  BlockPool& pool_;
+  PrefixCache* cache_;
+  StatePool* states_;
+  std::int32_t max_num_sequences_;
+  std::int64_t budget_ = 0;
+  Queue waiting_;
+  std::vector<Sequence*> running_;  // best rank first
+  std::vector<std::int32_t> free_slots_;
+  std::int64_t num_following_ = 0;
+  StepPlan plan_;
+  bool has_prompt_logprobs_ = false;  // the plan has rows whose logits are all wanted
+  std::vector<Fork> forks_;
+  std::vector<std::int32_t> reused_;
+  SchedulerCounts counts_;
+};
+
+}  // namespace pocket

@@ -1,0 +1,48 @@
+// Where keys and values lie in the cache's memory.
+//
+// Per layer, key-value head and block of 16 positions, contiguous:
+//   keys    [head_dim][16 positions]: one vector holds 16 scores, and the sum over head_dim needs no lane reduction
+//   values  [16 positions][padded_dim]: padded_dim is head_dim rounded up to whole vectors; the padding stays zero
+//   Q8_0 only: key scales [16], value scales [16], float
+// The blocks of a head follow each other, so that a sequence whose blocks are consecutive is read as one stream.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/buffer.h"
+#include "kernels/attention.h"
+
+namespace pocket {
+
+struct KvLayout {
+  explicit KvLayout(const KvShape& shape) noexcept;
+
+  std::int64_t padded_dim;
+  std::int64_t values_offset;  // bytes from the start of a head's block
+  std::int64_t scales_offset;
+  std::int64_t block_bytes;  // of one head in one layer
+};
+
+struct KvCache::State {
+  explicit State(const KvShape& cache_shape);
+
+  KvShape shape;
+  KvLayout layout;
+  Buffer data;
+
+  // Block 0 of a head; block b lies b * layout.block_bytes further.
+  std::byte* head(std::int32_t layer, std::int32_t kv_head) noexcept {
+    const std::int64_t index = std::int64_t{layer} * shape.num_kv_heads + kv_head;
+    return data.data() + index * shape.num_blocks * layout.block_bytes;
+  }
+  const std::byte* head(std::int32_t layer, std::int32_t kv_head) const noexcept {
+    return const_cast<State*>(this)->head(layer, kv_head);
+  }
+
+  // One element, as attention sees it.
+  double key(std::int32_t layer, std::int32_t kv_head, std::int32_t block, std::int32_t slot, std::int32_t dim) const;
+  double value(std::int32_t layer, std::int32_t kv_head, std::int32_t block, std::int32_t slot, std::int32_t dim) const;
+};
+
+}  // namespace pocket

@@ -1,0 +1,25 @@
+#include "models/embedding.h"
+
+#include <string>
+
+#include "core/error.h"
+#include "kernels/elementwise.h"
+#include "kernels/linear.h"
+
+namespace pocket {
+
+void Embedding::look_up(Context& context, std::span<const std::int32_t> tokens, float* out) const {
+  const std::int64_t vocab_size = table_.shape[0];
+  const std::int64_t hidden_size = table_.shape[1];
+  for (const std::int32_t token : tokens) {
+    if (token >= 0 && token < vocab_size) continue;
+    throw Error(ErrorKind::kConfiguration,
+                "Token id " + std::to_string(token) + " is outside the model's vocabulary of " +
+                    std::to_string(vocab_size) + ". Encode the prompt with this checkpoint's tokenizer.",
+                "prompt");
+  }
+  gather_rows(context, table_.dtype, table_.data.data(), hidden_size, tokens, out);
+  if (scale_ != 1.0f) scale_rows(context, static_cast<std::int64_t>(tokens.size()) * hidden_size, scale_, out);
+}
+
+}  // namespace pocket

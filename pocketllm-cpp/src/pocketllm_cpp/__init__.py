@@ -1,0 +1,75 @@
+"""The native engine of PocketLLM, as token-oriented Python classes. Names are imported when they are first used.
+
+Applications use ``pocketllm.LLM``; this module is the level below, without text. Every call that may take longer than
+an instant releases the interpreter's lock. No tensor and no handle of a device crosses it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pocketllm_cpp.architectures import detect_architecture, is_qwen3_5_checkpoint, registered_architectures
+    from pocketllm_cpp.batch_scheduler import (
+        EngineCaps,
+        QwenBatchSamplingParams,
+        QwenBatchScheduler,
+        QwenSchedulerStats,
+        SchedulerGenerationResult,
+    )
+    from pocketllm_cpp.persistent_engine import ForwardSmokeOptions, PersistentEngine, SamplingParams
+    from pocketllm_cpp.qwen_engine import QwenEngine, QwenForwardResult, QwenVerifyResult
+    from pocketllm_cpp.qwen_options import QwenEngineOptions
+
+    backend: str
+
+__all__ = [
+    "EngineCaps",
+    "ForwardSmokeOptions",
+    "PersistentEngine",
+    "QwenBatchSamplingParams",
+    "QwenBatchScheduler",
+    "QwenEngine",
+    "QwenEngineOptions",
+    "QwenForwardResult",
+    "QwenSchedulerStats",
+    "QwenVerifyResult",
+    "SamplingParams",
+    "SchedulerGenerationResult",
+    "backend",
+    "detect_architecture",
+    "is_qwen3_5_checkpoint",
+    "registered_architectures",
+]
+
+_HOMES = {
+    "backend": "_native",
+    "detect_architecture": "architectures",
+    "is_qwen3_5_checkpoint": "architectures",
+    "registered_architectures": "architectures",
+    "EngineCaps": "batch_scheduler",
+    "QwenBatchSamplingParams": "batch_scheduler",
+    "QwenBatchScheduler": "batch_scheduler",
+    "QwenSchedulerStats": "batch_scheduler",
+    "SchedulerGenerationResult": "batch_scheduler",
+    "ForwardSmokeOptions": "persistent_engine",
+    "PersistentEngine": "persistent_engine",
+    "SamplingParams": "persistent_engine",
+    "QwenEngine": "qwen_engine",
+    "QwenForwardResult": "qwen_engine",
+    "QwenVerifyResult": "qwen_engine",
+    "QwenEngineOptions": "qwen_options",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,117 @@
+"""From arguments and a checkpoint to a running engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pocketllm.backend_options import checked_options
+from pocketllm.errors import ConfigurationError
+from pocketllm.types import Capabilities
+from pocketllm_cpp import _native
+from pocketllm_cpp.constraints import ConstraintMatchers
+from pocketllm_cpp.engine import CppEngine
+from pocketllm_cpp.kv_cache_types import kv_type
+from pocketllm_cpp.loading import RuntimeSettings, context_limit, load_runtime, tokenizer_of
+from pocketllm_cpp.options import CppOptions
+from pocketllm_cpp.plugin import DEVICES, pocketllm_backend
+
+if TYPE_CHECKING:
+    from pocketllm.checkpoint import Checkpoint
+    from pocketllm.engine_args import EngineArgs
+    from pocketllm.hookspecs import LoadReport
+
+_DEFAULT_BATCH_SIZE = 16
+_DEFAULT_CHUNK_TOKENS = 512
+
+
+def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) -> CppEngine:
+    """Load the weights, make the cache, start the engine's thread.
+
+    Raises:
+        ConfigurationError, CheckpointError, UnsupportedFeatureError: as their messages say.
+    """
+    options = CppOptions.from_mapping(checked_options(pocketllm_backend(), args, defaults=True))
+    activation = _activation(args, options)
+    eos_ids, eos_source = checkpoint.eos_token_ids(list(options.eos_token_id) or None)
+    runtime = load_runtime(
+        checkpoint,
+        RuntimeSettings(
+            activation=activation,
+            kv_cache_dtype=args.kv_cache_dtype,
+            num_threads=options.num_threads or 0,
+            max_model_len=context_limit(checkpoint, args.max_model_len),
+            num_slots=args.batch_size(_DEFAULT_BATCH_SIZE),
+            kv_cache_bytes=options.kv_cache_bytes or 0,
+            num_snapshots=options.num_snapshots,
+        ),
+        lambda fraction: report("weights", fraction),
+    )
+    report("cache", 1.0)
+    tokenizer = tokenizer_of(checkpoint)
+    # Takes a fraction of a second, which the first request with a constraint should not have to wait for.
+    matchers = None if tokenizer is None else ConstraintMatchers(tokenizer)
+    vocab_size = runtime.vocab_size if tokenizer is None else min(runtime.vocab_size, tokenizer.vocab_size)
+    budget = options.prefill_token_budget
+    prefix_cache = args.enable_prefix_caching if options.prefix_cache is None else options.prefix_cache
+    native = _native.Engine(
+        runtime,
+        max_batch_size=runtime.num_slots,
+        prefill_token_budget=(args.prefill_chunk_tokens or _DEFAULT_CHUNK_TOKENS) if budget is None else budget,
+        prefix_cache=prefix_cache,
+        vocab_size=vocab_size,
+    )
+    capabilities = Capabilities(
+        name="cpp",
+        models=(checkpoint.model_type,),
+        model_formats=("safetensors", "gguf"),
+        devices=DEVICES,
+        max_model_len=runtime.max_model_len,
+        vocab_size=vocab_size,
+        max_batch_size=native.max_batch_size,
+        eos_token_ids=eos_ids if eos_source == "override" else (),
+        supports_batch=native.max_batch_size > 1,
+        supports_logprobs=True,
+        supports_prompt_logprobs=True,
+        supports_streamed_logprobs=True,
+        supports_streamed_usage=True,
+        supports_tool_choice=True,
+        supports_priority=True,
+        supports_suffix=True,
+        supports_structured_outputs=tokenizer is not None,
+        supports_prefix_caching=prefix_cache,
+        supports_min_p=True,
+        supports_penalties=True,
+        supports_logit_bias=True,
+        supports_min_tokens=True,
+        supports_ignore_eos=True,
+        supports_stop_token_ids=True,
+        per_request_sampling=True,
+        per_request_top_k=True,
+        batch_invariant=True,
+        details={
+            "device": _native.backend,
+            "instruction_set": _native.instruction_set(),
+            "dtype": checkpoint.quantization or "as stored",
+            "activation_dtype": activation,
+            "num_threads": runtime.num_threads,
+            "weights_bytes": runtime.weights_bytes,
+            "kv_cache_bytes": runtime.kv_bytes,
+            "kv_cache_dtype": kv_type(args.kv_cache_dtype),
+            "block_size": runtime.kv_block_size,
+            "prefill_chunk_tokens": native.prefill_token_budget,
+            "eos_source": eos_source,
+        },
+    )
+    return CppEngine(native, capabilities, matchers)
+
+
+def _activation(args: EngineArgs, options: CppOptions) -> str:
+    """float32 when either spelling asks for it; one that contradicts the other is refused."""
+    asked = "float32" if args.dtype == "float32" else None
+    if asked is not None and options.activation not in (None, asked):
+        raise ConfigurationError(
+            f"dtype = {args.dtype!r} asks for exact activations and backend_options['activation'] = "
+            f"{options.activation!r} for others: leave out one of the two.",
+            param="backend_options.activation",
+        )
+    return options.activation or asked or "int8"

@@ -1,0 +1,221 @@
+"""Our native engine beside llama.cpp and OpenVINO GenAI, in one run, alternating, with the quality of each.
+
+    nox -s benchmarks -- peers            (builds the peers first: ten minutes, once)
+
+On SmolLM2-135M: Q4_1 (the published file) and Q8_0 (requantised by llama.cpp) for ours and llama.cpp, Q8_0 for
+OpenVINO, whose import of the Q4_1 file ruins the model. On Gemma 3 270M: Q4_K_M for ours and llama.cpp. Every figure is
+the median of the repeats with the smallest and largest; engines take turns within a repeat, so the machine's moods hit
+all alike.
+
+Speed of llama.cpp: llama-bench and llama-batched-bench, the project's own programs. Load time and peak memory of all:
+inside a Python process. Quality: mean KL divergence and top-1 agreement with the float32 run on the dequantised
+weights, over the first 400 tokens of english.txt. Bandwidth: the best of several reads of 1 GiB by all threads in this
+run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from quality import NUM_TOKENS, divergence, fixed_text, reference_logits
+from worker import Worker
+
+FOLDER = Path(__file__).parent
+PREFILLS = (128, 512)
+NUM_DECODED = 128
+BATCH = 8
+NUM_BATCH_DECODED = 64
+BATCH_PROMPT = 16
+
+
+@dataclass
+class Contestant:
+    """One engine on one file. ``measures`` maps a column to a function that returns tokens per second."""
+
+    name: str
+    model: Path
+    worker: Worker
+    measures: dict[str, Callable[[random.Random], float]]
+    figures: dict[str, list[float]] = field(default_factory=dict)
+    quality: tuple[float, float] = (float("nan"), float("nan"))
+    peak_bytes: int = 0
+
+
+def tokens(dice: random.Random, count: int) -> list[int]:
+    return [dice.randrange(1000, 40000) for _ in range(count)]
+
+
+def by_worker(worker: Worker) -> dict[str, Callable[[random.Random], float]]:
+    """The measures of an engine that answers for itself."""
+    measures: dict[str, Callable[[random.Random], float]] = {}
+    for length in PREFILLS:
+        measures[f"prefill {length}"] = lambda dice, length=length: (
+            length / worker.call("prefill", tokens(dice, length))
+        )
+    measures["decode 1"] = lambda dice: NUM_DECODED / worker.call("decode", [tokens(dice, 16)], NUM_DECODED)
+    measures[f"decode {BATCH}"] = lambda dice: (
+        BATCH
+        * NUM_BATCH_DECODED
+        / worker.call("decode", [tokens(dice, BATCH_PROMPT) for _ in range(BATCH)], NUM_BATCH_DECODED)
+    )
+    return measures
+
+
+def by_llama_bench(tools: Path, model: Path, num_threads: int) -> dict[str, Callable[[random.Random], float]]:
+    """The measures that llama.cpp's own programs take."""
+
+    def bench(*arguments: str) -> float:
+        command = [str(tools / "llama-bench"), "-m", str(model), "-t", str(num_threads), "-r", "1", "-o", "json"]
+        output = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True).stdout
+        (row,) = json.loads(output)
+        return float(row["avg_ts"])
+
+    def batched(_: random.Random) -> float:
+        command = [
+            str(tools / "llama-batched-bench"),
+            *("-m", str(model), "-c", "4096", "-b", "2048", "-ub", "512", "-npp", str(BATCH_PROMPT)),
+            *("-ntg", str(NUM_BATCH_DECODED), "-npl", str(BATCH), "-t", str(num_threads), "-tb", str(num_threads)),
+            *("--output-format", "jsonl"),
+        ]
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        return float(rows[-1]["speed_tg"])
+
+    measures: dict[str, Callable[[random.Random], float]] = {}
+    for length in PREFILLS:
+        measures[f"prefill {length}"] = lambda dice, length=length: bench("-p", str(length), "-n", "0")
+    measures["decode 1"] = lambda dice: bench("-p", "0", "-n", str(NUM_DECODED))
+    measures[f"decode {BATCH}"] = batched
+    return measures
+
+
+def measure(contestants: list[Contestant], repeats: int) -> None:
+    for repeat in range(-1, repeats):  # the first round warms up
+        for column in contestants[0].measures:
+            for contestant in contestants:
+                speed = contestant.measures[column](random.Random(f"{repeat} {column}"))
+                if repeat >= 0:
+                    contestant.figures.setdefault(column, []).append(speed)
+
+
+def judge(contestants: list[Contestant], scratch: Path, reference_of: dict[Path, Path]) -> None:
+    """Fill in quality; peak memory is read before, as logits of every position take memory of their own."""
+    from pocketllm.checkpoint import open_checkpoint
+
+    references: dict[Path, tuple[list[int], np.ndarray]] = {}
+    for contestant in contestants:
+        contestant.peak_bytes = contestant.worker.call("peak_resident_bytes")
+    for contestant in contestants:
+        source = reference_of[contestant.model]
+        if source not in references:
+            prompt = list(open_checkpoint(source).tokenizer().encode(fixed_text()))[:NUM_TOKENS]
+            references[source] = (prompt, reference_logits(source, prompt))
+        prompt, reference = references[source]
+        path = scratch / "logits.npy"
+        contestant.worker.call("logits", prompt, str(path))
+        contestant.quality = divergence(reference, np.load(path))
+
+
+def bandwidth_bytes_per_s(program: Path, num_threads: int) -> float:
+    output = subprocess.run([str(program), str(num_threads)], capture_output=True, text=True, check=True).stdout
+    return float(output)
+
+
+def report(contestants: list[Contestant], bandwidth: float) -> None:
+    columns = list(contestants[0].measures)
+    print("| engine | KL | top-1 | " + " | ".join(columns) + " | load s | peak MB | % of bandwidth at decode 1 |")
+    print("|---" * (len(columns) + 6) + "|")
+    for contestant in contestants:
+        cells = []
+        for column in columns:
+            runs = contestant.figures[column]
+            cells.append(f"{statistics.median(runs):.0f} ({min(runs):.0f} to {max(runs):.0f})")
+        weights = weight_bytes_per_token(contestant.model)
+        share = statistics.median(contestant.figures["decode 1"]) * weights / bandwidth
+        kl, top1 = contestant.quality
+        load_s = contestant.worker.about["load_s"]
+        print(
+            f"| {contestant.name} | {kl:.2e} | {top1:.1%} | {' | '.join(cells)} | {load_s:.2f} | "
+            f"{contestant.peak_bytes / 1e6:.0f} | {share:.0%} |"
+        )
+    print()
+
+
+def weight_bytes_per_token(model: Path) -> int:
+    """Stored bytes that one token needs: every tensor once; a tied embedding is the head."""
+    from pocketllm.checkpoint import open_checkpoint
+
+    checkpoint = open_checkpoint(model)
+    untied = "output.weight" in checkpoint.tensors
+    embedding = checkpoint.tensors["token_embd.weight"].num_bytes if untied else 0
+    return checkpoint.weights_bytes - embedding
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--llama-source", type=Path, required=True, help="the unpacked llama-cpp-python sdist")
+    parser.add_argument("--llama-tools", type=Path, required=True, help="the folder with llama-bench and its libraries")
+    parser.add_argument("--peer-python", required=True, help="a Python that has openvino-genai and numpy")
+    parser.add_argument("--bandwidth", type=Path, required=True, help="the program built from bench_bandwidth.cpp")
+    parser.add_argument("--smollm2", type=Path, required=True)
+    parser.add_argument("--gemma3", type=Path, default=None)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    num_threads = str(options.threads)
+
+    def ours(model: Path) -> Contestant:
+        worker = Worker([sys.executable, "ours.py", str(model), num_threads])
+        return Contestant(f"pocketllm-cpp, {model.stem}", model, worker, by_worker(worker))
+
+    def llama(model: Path) -> Contestant:
+        library = str(options.llama_tools)
+        command = [
+            options.peer_python,
+            "llama_cpp_worker.py",
+            str(model),
+            num_threads,
+            str(options.llama_source),
+            library,
+        ]
+        measures = by_llama_bench(options.llama_tools, model, options.threads)
+        return Contestant(f"llama.cpp, {model.stem}", model, Worker(command), measures)
+
+    def openvino(model: Path) -> Contestant:
+        worker = Worker([options.peer_python, "openvino_worker.py", str(model), num_threads])
+        return Contestant(f"{worker.about['name']}, {model.stem}", model, worker, by_worker(worker))
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        q4_1 = options.smollm2.resolve()
+        q8_0 = folder / "SmolLM2-135M-Instruct.Q8_0.gguf"
+        quantize = [str(options.llama_tools / "llama-quantize"), "--allow-requantize", str(q4_1), str(q8_0), "Q8_0"]
+        subprocess.run(quantize, capture_output=True, check=True)
+        # A requantised file is judged by the weights it has, as the published one is.
+        groups = [[ours(q4_1), llama(q4_1), ours(q8_0), llama(q8_0), openvino(q8_0)]]
+        if options.gemma3 is not None:
+            gemma3 = options.gemma3.resolve()
+            groups.append([ours(gemma3), llama(gemma3)])
+        for contestants in groups:
+            measure(contestants, options.repeats)
+            best = max(bandwidth_bytes_per_s(options.bandwidth, options.threads) for _ in range(3))
+            judge(contestants, folder, {contestant.model: contestant.model for contestant in contestants})
+            print(f"{options.threads} threads, {options.repeats} alternating repeats, tokens/s: median (smallest to ")
+            print(f"largest); read bandwidth {best / 1e9:.1f} GB/s\n")
+            report(contestants, best)
+            for contestant in contestants:
+                contestant.worker.close()
+
+
+if __name__ == "__main__":
+    main()

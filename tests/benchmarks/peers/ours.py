@@ -1,0 +1,106 @@
+"""Our native engine as a worker: driven through its hooks and events, with all that a request costs.
+
+python ours.py MODEL THREADS
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import select
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from worker import serve
+
+from pocketllm.checkpoint import open_checkpoint
+from pocketllm.engine.call import GenerateCall
+from pocketllm.engine_args import EngineArgs
+from pocketllm.sampling_params import SamplingParams
+from pocketllm.types import Choice, GenerationRequest
+
+MAX_MODEL_LEN = 2048
+
+
+class Ours:
+    def __init__(self, model: str, num_threads: int) -> None:
+        self.model = model
+        self.num_threads = num_threads
+        args = EngineArgs(
+            model=model,
+            max_model_len=MAX_MODEL_LEN,
+            max_batch_size=16,
+            backend_options={"num_threads": num_threads, "prefix_cache": False},
+        )
+        start = time.perf_counter()
+        from pocketllm_cpp.opening import open_engine
+
+        self._engine = open_engine(args, open_checkpoint(model), lambda stage, fraction: None)
+        self.load_s = time.perf_counter() - start
+        self._handles: Iterator[int] = itertools.count(1)
+
+    def prefill(self, prompt: list[int]) -> float:
+        return self._generate([prompt], 1)[0]
+
+    def decode(self, prompts: list[list[int]], count: int) -> float:
+        return self._generate(prompts, count + 1)[1]
+
+    def _generate(self, prompts: list[list[int]], count: int) -> tuple[float, float]:
+        events = self._engine.events
+        start = time.perf_counter()
+        for prompt in prompts:
+            self._submit(prompt, count)
+        seen: set[int] = set()
+        first = start
+        num_ended = 0
+        while num_ended < len(prompts):
+            select.select([events.fileno()], [], [])
+            for batch in events.drain():
+                if len(seen) < len(prompts):
+                    seen.update(batch.handles)
+                    first = time.perf_counter()
+                num_ended += len(batch.finished)
+        return first - start, time.perf_counter() - first
+
+    def keep_busy(self, prompts: list[list[int]], num_streams: int, count: int) -> float:
+        """Seconds to answer all prompts with ``count`` tokens each, ``num_streams`` of them under way at any time."""
+        events = self._engine.events
+        waiting = list(prompts)
+        num_running = num_ended = 0
+        start = time.perf_counter()
+        while num_ended < len(prompts):
+            while waiting and num_running < num_streams:
+                self._submit(waiting.pop(), count)
+                num_running += 1
+            select.select([events.fileno()], [], [])
+            for batch in events.drain():
+                num_running -= len(batch.finished)
+                num_ended += len(batch.finished)
+        return time.perf_counter() - start
+
+    def _submit(self, prompt: list[int], count: int) -> None:
+        request = GenerationRequest(
+            prompt_tokens=tuple(prompt),
+            sampling_params=SamplingParams(max_tokens=count),
+            choices=(Choice(next(self._handles), 0),),
+        )
+        self._engine.pocketllm_generate(GenerateCall(request))
+
+    def logits(self, prompt: list[int], path: str) -> None:
+        import numpy as np
+
+        from pocketllm_cpp import PersistentEngine
+
+        session = PersistentEngine(self.model, max_context=MAX_MODEL_LEN, num_threads=self.num_threads)
+        np.save(path, np.asarray(session.verify_logits(prompt)))
+
+    def bytes_per_token(self) -> int:
+        return int(self._engine.pocketllm_capabilities().details["bytes_per_token"])
+
+
+if __name__ == "__main__":
+    ours = Ours(sys.argv[1], int(sys.argv[2]))
+    about = {"name": f"pocketllm-cpp {json.dumps(Path(sys.argv[1]).name)}", "load_s": ours.load_s}
+    serve(ours, about)

@@ -1,0 +1,192 @@
+"""`pocketllm serve --backend cpp` beside llama-server: streaming completions over loopback, engines taking turns.
+
+    nox -s benchmarks -- serving          (builds the peer first: ten minutes, once)
+
+Every stream sends a prompt of its own (no prefix is shared) and reads its answer to the end. Per number of streams:
+aggregate generated tokens per second, time to the first token, time between tokens (median and 99th percentile) and
+the CPU seconds of the client. At the end: the CPU time each idle server takes, and what our engine gives without the
+server, from the same prompts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ours import Ours
+
+STREAMS = (1, 4, 8, 16)
+NUM_REQUESTS = 16
+PROMPT_TOKENS = 128
+MAX_TOKENS = 64
+START_TIMEOUT_S = 120.0
+IDLE_S = 5.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one load showed. Times in seconds."""
+
+    tokens_per_s: float
+    first_s: float
+    between_s: float
+    between_p99_s: float
+    client_cpu_s: float
+
+
+async def read_stream(port: int, prompt: list[int]) -> list[float]:
+    """Send one request; the moments at which its chunks came, from the sending on."""
+    body = json.dumps(
+        {"model": "m", "prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0, "stream": True, "ignore_eos": True}
+    ).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    start = time.perf_counter()
+    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    moments: list[float] = []
+    tail = b""
+    while data := await reader.read(1 << 16):
+        moments += [time.perf_counter() - start] * data.count(b"data: ")
+        tail = (tail + data)[-300:]
+    writer.close()
+    if b"[DONE]" not in tail:
+        raise SystemExit(f"port {port}: the stream ended with {tail!r}")
+    return moments[:-1]
+
+
+async def load(port: int, num_streams: int, dice: random.Random) -> Run:
+    prompts = [[dice.randrange(1000, 40000) for _ in range(PROMPT_TOKENS)] for _ in range(NUM_REQUESTS)]
+    streams: list[list[float]] = []
+
+    async def client() -> None:
+        while prompts:
+            streams.append(await read_stream(port, prompts.pop()))
+
+    cpu, start = time.process_time(), time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(num_streams)))
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
+    between = sorted(late - early for moments in streams for early, late in itertools.pairwise(moments))
+    return Run(
+        NUM_REQUESTS * MAX_TOKENS / seconds,
+        statistics.median(moments[0] for moments in streams),
+        between[len(between) // 2],
+        between[int(len(between) * 0.99)],
+        cpu,
+    )
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class Server:
+    """A server process; ``probe`` is the path that answers 200 when it is ready."""
+
+    def __init__(self, name: str, command: Callable[[int], list[str]], probe: str) -> None:
+        self.name = name
+        self.port = free_port()
+        self._process = subprocess.Popen(command(self.port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{probe}", timeout=5):
+                    return
+            except (urllib.error.URLError, OSError) as error:
+                if self._process.poll() is not None or time.monotonic() > end:
+                    raise SystemExit(f"{name} did not start: {error}") from error
+                time.sleep(0.2)
+
+    def cpu_s(self) -> float:
+        """CPU seconds of the process so far, user and system."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+def engine_alone(engine: Ours, num_streams: int, dice: random.Random) -> float:
+    """Tokens per second of the same load handed to the engine in this process, ``num_streams`` requests at a time."""
+    prompts = [[dice.randrange(1000, 40000) for _ in range(PROMPT_TOKENS)] for _ in range(NUM_REQUESTS)]
+    seconds = engine.keep_busy(prompts, num_streams, MAX_TOKENS)
+    return NUM_REQUESTS * MAX_TOKENS / seconds
+
+
+def spread(values: list[float], scale: float = 1.0, digits: int = 0) -> str:
+    low, middle, high = (value * scale for value in (min(values), statistics.median(values), max(values)))
+    return f"{middle:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--llama-tools", type=Path, required=True, help="the folder with llama-server and its libraries"
+    )
+    parser.add_argument("--smollm2", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    model, threads = str(options.smollm2.resolve()), str(options.threads)
+
+    def ours(port: int) -> list[str]:
+        settings = json.dumps({"num_threads": options.threads, "prefix_cache": False})
+        command = [sys.executable, "-m", "pocketllm", "serve", model, "--backend", "cpp", "--port", str(port)]
+        return [*command, "--max-model-len", "2048", "--max-batch-size", "16", "--backend-options", settings]
+
+    def llama(port: int) -> list[str]:
+        command = [str(options.llama_tools / "llama-server"), "-m", model, "-t", threads, "-tb", threads, "-c", "8192"]
+        return [*command, "-np", "16", "--port", str(port), "--no-webui", "--no-cache-prompt"]
+
+    servers = [Server("pocketllm serve", ours, "/ready"), Server("llama-server", llama, "/health")]
+    engine = Ours(model, options.threads)
+    alone: dict[int, list[float]] = {}
+    runs: dict[tuple[str, int], list[Run]] = {}
+    for repeat in range(-1, options.repeats):  # the first round warms up
+        for num_streams in STREAMS:
+            for server in servers:
+                run = asyncio.run(load(server.port, num_streams, random.Random(f"{repeat} {num_streams}")))
+                if repeat >= 0:
+                    runs.setdefault((server.name, num_streams), []).append(run)
+            speed = engine_alone(engine, num_streams, random.Random(f"{repeat} {num_streams}"))
+            if repeat >= 0:
+                alone.setdefault(num_streams, []).append(speed)
+    print(f"{options.threads} threads, {options.repeats} alternating repeats: median (smallest to largest)\n")
+    print(
+        "| server | streams | tokens/s | first token ms | between ms | p99 ms | client CPU s | engine alone tokens/s |"
+    )
+    print("|---" * 8 + "|")
+    for (name, num_streams), found in runs.items():
+        mine = spread(alone[num_streams]) if name == "pocketllm serve" else ""
+        print(
+            f"| {name} | {num_streams} | {spread([run.tokens_per_s for run in found])} "
+            f"| {spread([run.first_s for run in found], 1e3)} | {spread([run.between_s for run in found], 1e3, 1)} "
+            f"| {spread([run.between_p99_s for run in found], 1e3, 1)} "
+            f"| {spread([run.client_cpu_s for run in found], 1, 2)} | {mine} |"
+        )
+    for server in servers:
+        before = server.cpu_s()
+        time.sleep(IDLE_S)
+        print(f"\n{server.name} idle: {(server.cpu_s() - before) / IDLE_S:.2%} of one core")
+        server.close()
+
+
+if __name__ == "__main__":
+    main()

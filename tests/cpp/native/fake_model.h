@@ -1,0 +1,193 @@
+// A model whose logits are a hash of what its sequence's cache holds: whatever the engine gets wrong about blocks,
+// positions, copies or recurrent states shows as other tokens, and most of it as an exception.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine/random_numbers.h"
+#include "engine/runtime.h"
+#include "kernels/cpu/kv_cache.h"
+#include "models/model.h"
+
+namespace fake {
+
+using pocket::mix_bits;
+
+struct Shape {
+  std::int64_t vocab_size = 61;
+  std::int64_t max_positions = 1024;
+  bool recurrent = false;
+};
+
+class FakeModel : public pocket::Model {
+ public:
+  explicit FakeModel(const Shape& shape) {
+    shape_.model_type = "fake";
+    shape_.vocab_size = shape.vocab_size;
+    shape_.hidden_size = kDims;
+    shape_.num_layers = 1;
+    shape_.max_positions = shape.max_positions;
+    shape_.kv.num_layers = 1;
+    shape_.kv.num_kv_heads = 1;
+    shape_.kv.head_dim = kDims;
+    if (!shape.recurrent) return;
+    pocket::DeltaNetShape states;
+    states.num_layers = 1;
+    states.num_key_heads = states.num_value_heads = 1;
+    states.key_dim = states.value_dim = 8;
+    shape_.delta_net = states;
+  }
+
+  // Called at the start of each pass, on the engine's thread; may wait or throw.
+  std::function<void(const pocket::Step&)> on_forward;
+
+  const pocket::ModelShape& shape() const noexcept override { return shape_; }
+
+  void forward(pocket::Context& context, const pocket::Step& step, pocket::Caches& caches, float* logits) override {
+    if (on_forward) on_forward(step);
+    std::vector<float> values(step.tokens.size() * kDims);
+    hashes_.assign(step.tokens.size(), 0);
+    require(caches.states != nullptr || !shape_.delta_net, "no states");
+    std::int32_t next_row = 0;
+    for (const pocket::SequenceRows& rows : step.sequences) {
+      require(rows.first_row == next_row && rows.num_rows > 0, "rows do not follow each other");
+      next_row += rows.num_rows;
+      check_blocks(rows, caches.kv.shape().num_blocks);
+      History history = read(caches.kv, rows);
+      State state = shape_.delta_net ? load(caches, rows) : State{};
+      for (std::int32_t row = 0; row < rows.num_rows; ++row) {
+        const auto index = static_cast<std::size_t>(rows.first_row + row);
+        const std::int64_t position = rows.position + row;
+        const std::int32_t token = step.tokens[index];
+        require(token >= 0 && token < shape_.vocab_size, "a token outside the vocabulary");
+        // The bits of chunked and single rows differ, as those of real recurrent layers do.
+        state.hash = mix_bits(state.hash * 3 + static_cast<std::uint64_t>(token) * 2 + (rows.chunked ? 1 : 0));
+        state.position = position + 1;
+        history.chain = extend(history.chain, token);
+        const std::uint64_t mark = shape_.delta_net ? state.hash : 0;
+        history.marks = mix_bits(history.marks ^ mark % kMark);
+        write(&values[index * kDims], token, position, history.chain, mark);
+        hashes_[index] = mix_bits(history.chain ^ history.marks ^ mark);
+      }
+      if (shape_.delta_net) store(caches, rows, state);
+    }
+    require(next_row == static_cast<std::int32_t>(step.tokens.size()), "rows are left over");
+    pocket::store_kv(context, caches.kv, 0, step.sequences, values.data(), values.data(), kDims);
+    std::int32_t before = -1;
+    for (const std::int32_t row : step.logit_rows) {
+      require(row > before && row < next_row, "logit rows do not ascend");
+      before = row;
+      const std::uint64_t hash = hashes_[static_cast<std::size_t>(row)];
+      for (std::int64_t id = 0; id < shape_.vocab_size; ++id) *logits++ = logit(hash, id);
+    }
+  }
+
+ private:
+  static constexpr std::int32_t kDims = 8;
+  static constexpr std::uint64_t kMark = 1024;  // small whole numbers are exact in half precision
+
+  struct History {
+    std::uint64_t chain = 1;
+    std::uint64_t marks = 1;
+  };
+  struct State {  // zero at the start of a sequence
+    std::uint64_t hash;
+    std::int64_t position;
+  };
+
+  static void require(bool condition, const char* what) {
+    if (!condition) throw std::logic_error(std::string{"the engine's plan is wrong: "} + what);
+  }
+
+  static std::uint64_t extend(std::uint64_t chain, std::int32_t token) {
+    return mix_bits(chain + static_cast<std::uint64_t>(token + 1) * pocket::kGoldenGamma);
+  }
+
+  // Quarters between -3 and 3: equal logits are common.
+  static float logit(std::uint64_t hash, std::int64_t id) {
+    const std::uint64_t word = mix_bits(hash + static_cast<std::uint64_t>(id) * pocket::kGoldenGamma);
+    return static_cast<float>(word % 25) * 0.25f - 3.0f;
+  }
+
+  static void write(float* values, std::int32_t token, std::int64_t position, std::uint64_t chain, std::uint64_t mark) {
+    values[0] = static_cast<float>(token);
+    values[1] = static_cast<float>(position % 1024 + 1);
+    values[2] = static_cast<float>(position / 1024);
+    values[3] = static_cast<float>(chain % kMark);
+    values[4] = static_cast<float>(chain / kMark % kMark);
+    values[5] = static_cast<float>(mark % kMark);
+  }
+
+  // What lies before the rows; every position must be what its place in the sequence says.
+  static History read(const pocket::KvCache& cache, const pocket::SequenceRows& rows) {
+    History history;
+    for (std::int64_t position = 0; position < rows.position; ++position) {
+      const std::int32_t block = rows.blocks[static_cast<std::size_t>(position / 16)];
+      const auto value = [&](std::int32_t dim) {
+        return cache.state().value(0, 0, block, static_cast<std::int32_t>(position % 16), dim);
+      };
+      history.chain = extend(history.chain, static_cast<std::int32_t>(value(0)));
+      require(value(1) == position % 1024 + 1 && value(2) == position / 1024, "a block of another position");
+      const bool is_chained = value(3) == history.chain % kMark && value(4) == history.chain / kMark % kMark;
+      require(is_chained, "a block of another text");
+      history.marks = mix_bits(history.marks ^ static_cast<std::uint64_t>(value(5)));
+    }
+    return history;
+  }
+
+  static void check_blocks(const pocket::SequenceRows& rows, std::int32_t num_blocks) {
+    require(static_cast<std::int64_t>(rows.blocks.size()) * 16 >= rows.position + rows.num_rows, "too few blocks");
+    for (const std::int32_t block : rows.blocks) require(block >= 0 && block < num_blocks, "a block that is none");
+  }
+
+  static State load(pocket::Caches& caches, const pocket::SequenceRows& rows) {
+    State state{};
+    std::memcpy(&state, caches.states->recurrent(rows.state_slot, 0), sizeof state);
+    require(state.position == rows.position, "the recurrent state is elsewhere");
+    require(!rows.chunked || rows.position % 64 == 0, "a chunk begins inside a chunk");
+    return state;
+  }
+
+  static void store(pocket::Caches& caches, const pocket::SequenceRows& rows, const State& state) {
+    std::memcpy(caches.states->recurrent(rows.state_slot, 0), &state, sizeof state);
+  }
+
+  pocket::ModelShape shape_;
+  std::vector<std::uint64_t> hashes_;
+};
+
+// A runtime around a FakeModel.
+struct FakeRuntime {
+  FakeModel* model = nullptr;
+  pocket::Runtime runtime;
+
+  FakeRuntime(const Shape& shape, const pocket::RuntimeOptions& options)
+      : runtime(
+            [&](pocket::Context&) {
+              auto made = std::make_unique<FakeModel>(shape);
+              model = made.get();
+              return made;
+            },
+            options) {}
+};
+
+inline pocket::RuntimeOptions small_options(std::int32_t num_slots = 4, std::int64_t max_model_len = 512) {
+  pocket::RuntimeOptions options;
+  options.num_threads = 1;
+  options.num_slots = num_slots;
+  options.max_model_len = max_model_len;
+  return options;
+}
+
+// So many blocks of 16 positions, no matter how many the slots would need.
+inline std::int64_t bytes_of_blocks(std::int64_t num_blocks) {
+  pocket::KvShape shape = FakeModel({}).shape().kv;
+  return num_blocks * static_cast<std::int64_t>(pocket::KvCache::block_bytes(shape));
+}
+
+}  // namespace fake

@@ -1,0 +1,340 @@
+// Attention over the paged cache: against the reference, and the same bits in any batch, any chunks and on any threads.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "check.h"
+#include "core/error.h"
+#include "kernels/attention.h"
+#include "kernels/cpu/kv_cache.h"
+
+namespace {
+
+using pocket::AttentionShape;
+using pocket::Context;
+using pocket::KvCache;
+using pocket::KvShape;
+using pocket::KvType;
+using pocket::SequenceRows;
+using pocket::ThreadPool;
+
+struct Sizes {
+  std::int32_t num_heads, num_kv_heads, head_dim, window;
+  KvType type;
+  std::int64_t num_positions;
+};
+
+std::vector<float> random_floats(std::mt19937& random, std::int64_t count, float scale = 1.0f) {
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<float> all(static_cast<std::size_t>(count));
+  for (float& one : all) one = normal(random);
+  return all;
+}
+
+// One sequence with its own blocks in a shared cache, its rows' queries, keys and values, and what attention gave.
+struct Sequence {
+  std::vector<std::int32_t> blocks;
+  std::vector<float> q, k, v, out;
+  std::int64_t length = 0;
+};
+
+class Fixture {
+ public:
+  Fixture(const Sizes& sizes, std::vector<std::int64_t> lengths, int num_threads = 1, bool garbage = false)
+      : sizes_(sizes), threads_(num_threads), context_{threads_}, cache_(shape_for(sizes, lengths)), random_(7) {
+    std::vector<std::int32_t> blocks(static_cast<std::size_t>(cache_.shape().num_blocks));
+    std::iota(blocks.begin(), blocks.end(), 0);
+    std::shuffle(blocks.begin(), blocks.end(), random_);
+    std::size_t next = 0;
+    for (const std::int64_t length : lengths) {
+      Sequence sequence;
+      sequence.length = length;
+      for (std::int64_t p = 0; p < length; p += KvShape::kBlockSize) sequence.blocks.push_back(blocks[next++]);
+      sequence.q = random_floats(random_, length * q_width());
+      sequence.k = random_floats(random_, length * kv_width());
+      sequence.v = random_floats(random_, length * kv_width());
+      sequence.out.assign(static_cast<std::size_t>(length * q_width()), -1.0f);
+      sequences.push_back(std::move(sequence));
+    }
+    if (garbage) fill_with_garbage();
+  }
+
+  static KvShape shape_for(const Sizes& sizes, const std::vector<std::int64_t>& lengths) {
+    std::int64_t num_blocks = 3;
+    for (const std::int64_t length : lengths) num_blocks += (length + KvShape::kBlockSize - 1) / KvShape::kBlockSize;
+    return {2, sizes.num_kv_heads, sizes.head_dim, static_cast<std::int32_t>(num_blocks), sizes.type};
+  }
+
+  std::int64_t q_width() const { return std::int64_t{sizes_.num_heads} * sizes_.head_dim; }
+  std::int64_t kv_width() const { return std::int64_t{sizes_.num_kv_heads} * sizes_.head_dim; }
+  AttentionShape attention_shape() const {
+    return {sizes_.num_heads, 1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)), sizes_.window};
+  }
+
+  void fill_with_garbage() {
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    pocket::Buffer& data = cache_.state().data;
+    if (sizes_.type == KvType::kF16) {
+      for (std::size_t i = 0; i < data.size() / 2; ++i) data.as<std::uint16_t>()[i] = i % 2 == 0 ? 0x7E00 : 0x7C00;
+    } else {
+      std::memset(data.data(), 0x55, data.size());
+      const auto& layout = cache_.state().layout;
+      for (std::size_t at = 0; at < data.size(); at += static_cast<std::size_t>(layout.block_bytes)) {
+        float* scales = reinterpret_cast<float*>(data.data() + at + layout.scales_offset);
+        for (int i = 0; i < 32; ++i) scales[i] = i % 3 == 0 ? INFINITY : nan;
+      }
+    }
+    // A head_dim that does not fill its vectors is padded with zeros, which stay.
+    const auto& layout = cache_.state().layout;
+    const std::int64_t element = sizes_.type == KvType::kF16 ? 2 : 1;
+    for (std::size_t at = 0; at < data.size(); at += static_cast<std::size_t>(layout.block_bytes)) {
+      for (std::int64_t slot = 0; slot < KvShape::kBlockSize; ++slot) {
+        std::byte* row = data.data() + at + layout.values_offset + slot * layout.padded_dim * element;
+        std::memset(row + sizes_.head_dim * element, 0,
+                    static_cast<std::size_t>((layout.padded_dim - sizes_.head_dim) * element));
+      }
+    }
+  }
+
+  // Computes rows [from, from + count) of several sequences in one call.
+  struct Part {
+    std::size_t sequence;
+    std::int64_t from, count;
+  };
+  void run(const std::vector<Part>& parts, bool reference = false) {
+    std::vector<SequenceRows> rows;
+    std::vector<float> q, k, v;
+    std::int64_t num_rows = 0;
+    const std::int64_t gap = 5;  // strides are wider than the rows
+    const std::int64_t q_stride = q_width() + gap, kv_stride = kv_width() + gap;
+    for (const Part& part : parts) {
+      const Sequence& sequence = sequences[part.sequence];
+      SequenceRows one;
+      one.first_row = static_cast<std::int32_t>(num_rows);
+      one.num_rows = static_cast<std::int32_t>(part.count);
+      one.position = part.from;
+      one.blocks = sequence.blocks;
+      rows.push_back(one);
+      num_rows += part.count;
+      q.resize(static_cast<std::size_t>(num_rows * q_stride));
+      k.resize(static_cast<std::size_t>(num_rows * kv_stride));
+      v.resize(static_cast<std::size_t>(num_rows * kv_stride));
+      for (std::int64_t row = 0; row < part.count; ++row) {
+        const std::int64_t to = one.first_row + row, at = part.from + row;
+        std::memcpy(q.data() + to * q_stride, sequence.q.data() + at * q_width(), bytes(q_width()));
+        std::memcpy(k.data() + to * kv_stride, sequence.k.data() + at * kv_width(), bytes(kv_width()));
+        std::memcpy(v.data() + to * kv_stride, sequence.v.data() + at * kv_width(), bytes(kv_width()));
+      }
+    }
+    std::vector<float> out(static_cast<std::size_t>(num_rows * q_stride), 77.0f);
+    pocket::store_kv(context_, cache_, 1, rows, k.data(), v.data(), kv_stride);
+    if (reference) {
+      pocket::attend_reference(cache_, 1, attention_shape(), rows, q.data(), q_stride, out.data(), q_stride);
+    } else {
+      pocket::attend(context_, cache_, 1, attention_shape(), rows, q.data(), q_stride, out.data(), q_stride);
+    }
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+      for (std::int64_t i = 0; i < gap; ++i) {
+        CHECK_EQUAL(out[static_cast<std::size_t>(row * q_stride + q_width() + i)], 77.0f);
+      }
+    }
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      for (std::int64_t row = 0; row < parts[i].count; ++row) {
+        std::memcpy(sequences[parts[i].sequence].out.data() + (parts[i].from + row) * q_width(),
+                    out.data() + (rows[i].first_row + row) * q_stride, bytes(q_width()));
+      }
+    }
+  }
+
+  KvCache& cache() { return cache_; }
+
+  std::vector<Sequence> sequences;
+
+ private:
+  static std::size_t bytes(std::int64_t num_floats) { return static_cast<std::size_t>(num_floats) * sizeof(float); }
+
+  Sizes sizes_;
+  ThreadPool threads_;
+  Context context_;
+  KvCache cache_;
+  std::mt19937 random_;
+};
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+// Head counts, dims that fill no vector, windows shorter and longer than a block, spans and segments.
+const std::vector<Sizes>& all_sizes() {
+  static const std::vector<Sizes> sizes = {
+      {9, 3, 64, 0, KvType::kF16, 150},   {9, 3, 64, 0, KvType::kQ8_0, 150},  {4, 1, 256, 40, KvType::kF16, 130},
+      {4, 1, 256, 40, KvType::kQ8_0, 90}, {1, 1, 16, 0, KvType::kF16, 300},   {4, 2, 20, 7, KvType::kF16, 100},
+      {4, 2, 20, 7, KvType::kQ8_0, 100},  {5, 1, 80, 300, KvType::kF16, 530}, {6, 6, 33, 1, KvType::kF16, 70},
+      {50, 1, 32, 64, KvType::kF16, 140}, {8, 1, 128, 16, KvType::kQ8_0, 280},
+  };
+  return sizes;
+}
+
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  double largest = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double difference = std::abs(double{a[i]} - double{b[i]});
+    if (!(difference <= largest)) largest = difference;  // NaN stays
+  }
+  return largest;
+}
+
+}  // namespace
+
+TEST(attention_equals_reference) {
+  for (const Sizes& sizes : all_sizes()) {
+    Fixture fast(sizes, {sizes.num_positions});
+    fast.run({{0, 0, sizes.num_positions}});
+    const std::vector<float> result = fast.sequences[0].out;
+    fast.run({{0, 0, sizes.num_positions}}, true);
+    CHECK_CLOSE(largest_difference(result, fast.sequences[0].out), 0.0, 5e-6);
+  }
+}
+
+TEST(quantised_cache_is_near_the_exact_one) {
+  for (const Sizes& sizes : all_sizes()) {
+    if (sizes.type != KvType::kQ8_0) continue;
+    Sizes exact_sizes = sizes;
+    exact_sizes.type = KvType::kF16;
+    Fixture quantised(sizes, {sizes.num_positions});
+    Fixture exact(exact_sizes, {sizes.num_positions});
+    quantised.run({{0, 0, sizes.num_positions}});
+    exact.run({{0, 0, sizes.num_positions}});
+    CHECK_CLOSE(largest_difference(quantised.sequences[0].out, exact.sequences[0].out), 0.0, 0.05);
+  }
+}
+
+TEST(a_row_has_the_same_bits_alone_in_chunks_in_batches_and_on_threads) {
+  for (const Sizes& sizes : all_sizes()) {
+    const std::int64_t n = sizes.num_positions;
+    const std::vector<std::int64_t> lengths = {n, n / 2 + 1, 17};
+    Fixture whole(sizes, lengths);
+    whole.run({{0, 0, n}});
+    whole.run({{1, 0, lengths[1]}});
+    whole.run({{2, 0, lengths[2]}});
+
+    Fixture alone(sizes, lengths);
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      for (std::int64_t row = 0; row < lengths[i]; ++row) alone.run({{i, row, 1}});
+    }
+    Fixture chunks(sizes, lengths, 2);
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      std::int64_t step = 1;
+      for (std::int64_t row = 0; row < lengths[i]; row += step, step = step * 2 + 1) {
+        if (row != 0) step = std::min(step, lengths[i] - row);
+        chunks.run({{i, row, std::min(step, lengths[i] - row)}});
+      }
+    }
+    // Sequence 0 advances one by one while the others are prefilled in the same calls.
+    Fixture batches(sizes, lengths, 2);
+    batches.run({{0, 0, n - 3}});
+    batches.run({{1, 0, lengths[1] - 2}, {0, n - 3, 1}, {2, 0, 5}});
+    batches.run({{0, n - 2, 1}, {2, 5, 12}, {1, lengths[1] - 2, 1}});
+    batches.run({{1, lengths[1] - 1, 1}, {0, n - 1, 1}});
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      CHECK(same_bits(whole.sequences[i].out, alone.sequences[i].out));
+      CHECK(same_bits(whole.sequences[i].out, chunks.sequences[i].out));
+      CHECK(same_bits(whole.sequences[i].out, batches.sequences[i].out));
+    }
+  }
+}
+
+TEST(what_unused_slots_hold_does_not_matter) {
+  for (const Sizes& sizes : all_sizes()) {
+    const std::int64_t n = sizes.num_positions;
+    Fixture clean(sizes, {n});
+    Fixture dirty(sizes, {n}, 2, true);
+    clean.run({{0, 0, n}});
+    std::int64_t done = 0;
+    for (const std::int64_t count : {std::int64_t{1}, std::int64_t{30}, n - 33, std::int64_t{1}, std::int64_t{1}}) {
+      dirty.run({{0, done, count}});
+      done += count;
+    }
+    CHECK_EQUAL(done, n);
+    CHECK(same_bits(clean.sequences[0].out, dirty.sequences[0].out));
+  }
+}
+
+// Long sequences of few heads are divided by segments when there are threads to spare.
+TEST(segments_computed_apart_give_the_same_bits) {
+  for (const KvType type : {KvType::kF16, KvType::kQ8_0}) {
+    for (const std::int32_t window : {0, 600}) {
+      const Sizes sizes{4, 1, 64, window, type, 1100};
+      Fixture one(sizes, {sizes.num_positions}, 1);
+      Fixture two(sizes, {sizes.num_positions}, 2);
+      for (Fixture* fixture : {&one, &two}) {
+        fixture->run({{0, 0, 1000}});
+        fixture->run({{0, 1000, 98}});
+        fixture->run({{0, 1098, 1}});
+        fixture->run({{0, 1099, 1}});
+      }
+      CHECK(same_bits(one.sequences[0].out, two.sequences[0].out));
+      two.run({{0, 1090, 10}}, true);
+      CHECK_CLOSE(largest_difference(one.sequences[0].out, two.sequences[0].out), 0.0, 5e-6);
+    }
+  }
+}
+
+TEST(sharp_and_flat_scores) {
+  const Sizes sizes{2, 1, 32, 0, KvType::kF16, 200};
+  for (const float factor : {0.0f, 100.0f, 3000.0f}) {
+    Fixture fixture(sizes, {sizes.num_positions});
+    for (float& q : fixture.sequences[0].q) q *= factor;
+    fixture.run({{0, 0, sizes.num_positions}});
+    const std::vector<float> result = fixture.sequences[0].out;
+    fixture.run({{0, 0, sizes.num_positions}}, true);
+    CHECK_CLOSE(largest_difference(result, fixture.sequences[0].out), 0.0, factor > 1000.0f ? 2e-3 : 1e-4);
+  }
+}
+
+TEST(values_too_large_for_half_precision_saturate) {
+  const Sizes sizes{1, 1, 16, 0, KvType::kF16, 3};
+  Fixture fixture(sizes, {3});
+  fixture.sequences[0].v[0] = 1e6f;
+  fixture.sequences[0].v[1] = -1e6f;
+  fixture.run({{0, 0, 3}});
+  CHECK_EQUAL(fixture.sequences[0].out[0], 65504.0f);
+  CHECK_EQUAL(fixture.sequences[0].out[1], -65504.0f);
+  for (const float y : fixture.sequences[0].out) CHECK(std::isfinite(y));
+}
+
+TEST(copied_blocks_serve_another_sequence) {
+  for (const KvType type : {KvType::kF16, KvType::kQ8_0}) {
+    const Sizes sizes{4, 2, 32, 0, type, 24};
+    Fixture fixture(sizes, {24, 24});
+    fixture.sequences[1].q = fixture.sequences[0].q;
+    fixture.run({{0, 0, 24}});
+    for (std::size_t i = 0; i < 2; ++i) {
+      fixture.cache().copy_block(fixture.sequences[0].blocks[i], fixture.sequences[1].blocks[i]);
+    }
+    // Only the last row is new, with the same key and value.
+    fixture.sequences[1].k = fixture.sequences[0].k;
+    fixture.sequences[1].v = fixture.sequences[0].v;
+    fixture.run({{1, 23, 1}});
+    const auto last = [&](std::size_t i) {
+      return std::vector<float>(fixture.sequences[i].out.end() - fixture.q_width(), fixture.sequences[i].out.end());
+    };
+    CHECK(same_bits(last(0), last(1)));
+  }
+}
+
+TEST(cache_sizes) {
+  const KvShape shape{30, 3, 64, 10, KvType::kF16};
+  CHECK_EQUAL(KvCache::block_bytes(shape), std::size_t{30 * 3 * 64 * 16 * 2 * 2});
+  CHECK_EQUAL(KvCache(shape).num_bytes(), std::size_t{10} * KvCache::block_bytes(shape));
+  KvShape quantised = shape;
+  quantised.type = KvType::kQ8_0;
+  CHECK_EQUAL(KvCache::block_bytes(quantised), std::size_t{30 * 3 * (64 * 16 * 2 + 2 * 16 * 4)});
+  KvShape empty = shape;
+  empty.num_blocks = 0;
+  CHECK_THROWS(pocket::Error, KvCache{empty});
+}

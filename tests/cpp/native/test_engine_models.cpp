@@ -1,0 +1,100 @@
+// Real (tiny, random) models in the engine: what is shared, batched, cut or recomputed changes no bit of an answer.
+#include <optional>
+
+#include "check.h"
+#include "engine/engine.h"
+#include "engine_recorder.h"
+#include "memory_models.h"
+
+using namespace pocket;
+
+namespace {
+
+struct Bench {
+  Bench(const MemoryModel& memory, std::int32_t num_slots, std::int64_t num_blocks, const EngineOptions& options) {
+    RuntimeOptions sizes;
+    sizes.num_threads = 2;
+    sizes.num_slots = num_slots;
+    const Runtime::Load load = [&](Context& context) {
+      auto model = load_model(context, memory.config, memory.source, {}, nullptr);
+      sizes.kv_cache_bytes = num_blocks * static_cast<std::int64_t>(KvCache::block_bytes(model->shape().kv));
+      return model;
+    };
+    runtime.emplace(load, sizes);
+    engine.emplace(*runtime, options);
+    recorder.emplace(*engine);
+  }
+
+  void send(const Request& request) {
+    recorder->expect(request);
+    engine->submit(request);
+  }
+
+  std::optional<Runtime> runtime;
+  std::optional<Engine> engine;
+  std::optional<record::Recorder> recorder;
+};
+
+std::vector<Request> requests() {
+  std::vector<Request> all;
+  for (int index = 0; index < 10; ++index) {
+    Request request;
+    request.prompt = tokens_of(index < 6 ? 140 : 20 + 30 * (index - 6), index < 6 ? 1 : index);
+    const auto own = tokens_of(5 + 7 * index, 20 + index);
+    request.prompt.insert(request.prompt.end(), own.begin(), own.end());
+    request.sampling.max_tokens = 24;
+    request.sampling.temperature = index % 2 == 0 ? 0.0f : 1.0f;
+    request.sampling.logprobs = true;
+    request.sampling.num_top_logprobs = 3;
+    request.choices.resize(index == 3 ? 3 : 1);
+    for (std::size_t choice = 0; choice < request.choices.size(); ++choice) {
+      request.choices[choice] = {static_cast<std::uint64_t>(index) * 10 + choice, choice + 7, {}};
+    }
+    all.push_back(request);
+  }
+  return all;
+}
+
+void check_same_bits(const MemoryModel& memory) {
+  const auto all = requests();
+  Bench alone(memory, 1, 16, {.prefill_token_budget = 0, .prefix_cache = false});
+  for (const Request& request : all) {
+    alone.send(request);
+    alone.recorder->wait_all();
+  }
+  // Plenty of room; and so little that sequences are thrown out, and blocks and snapshots given up.
+  for (const std::int64_t num_blocks : {200, 30}) {
+    Bench together(memory, 5, num_blocks, {.prefill_token_budget = 64});
+    for (int round = 0; round < 2; ++round) {
+      std::vector<Request> sent = all;
+      for (Request& request : sent) {
+        for (Choice& choice : request.choices) choice.handle += 1000 * static_cast<std::uint64_t>(round);
+        together.send(request);
+      }
+      together.recorder->wait_all();
+      for (const Request& request : sent) {
+        for (const Choice& choice : request.choices) {
+          const record::Stream& expected = (*alone.recorder)[choice.handle % 1000];
+          const record::Stream& got = (*together.recorder)[choice.handle];
+          CHECK(got.tokens == expected.tokens);
+          CHECK_EQUAL(got.rows.size(), expected.rows.size());
+          for (std::size_t row = 0; row < got.rows.size(); ++row) {
+            CHECK_EQUAL(got.rows[row].logprob, expected.rows[row].logprob);
+            CHECK(got.rows[row].top == expected.rows[row].top);
+          }
+        }
+      }
+    }
+    const EngineStats stats = together.engine->stats();
+    CHECK_EQUAL(stats.num_free_blocks, stats.num_blocks);
+    if (num_blocks == 200) CHECK(stats.prefix_cache_reused_tokens >= 11 * 128);
+    if (num_blocks == 30) CHECK(stats.num_preemptions > 0);
+  }
+}
+
+}  // namespace
+
+TEST(llama_answers_do_not_depend_on_company_or_reuse) { check_same_bits(memory_llama()); }
+TEST(gemma3_answers_do_not_depend_on_company_or_reuse) { check_same_bits(memory_gemma3()); }
+TEST(qwen3_5_answers_do_not_depend_on_company_or_reuse) { check_same_bits(memory_qwen3_5(false)); }
+TEST(qwen3_5_moe_answers_do_not_depend_on_company_or_reuse) { check_same_bits(memory_qwen3_5(true)); }
