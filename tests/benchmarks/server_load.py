@@ -9,8 +9,9 @@
 them stream at once while /health is asked every 5 ms. Each stream must end once, with the text it has alone.
 `tokens`: the echo backend, so that only our own path costs, beside the same program with a handler that sends
 ready-made events (`_handler_only.py`), at 1, 16 and 64 streams: tokens per second, time to the first byte and to the
-first text, CPU of the server's process per token and per chunk. Median and range of three runs. What the pipeline adds
-is the difference between the two. The client shares the machine; say how many cores there are.
+first text, CPU of the server's process per token and per chunk. Median and range of several runs. What the pipeline
+adds is the difference between the two. The client shares the machine; say how many cores there are. On a busy machine
+tokens merge, so that a chunk has several: a longer --step keeps chunks of one token comparable.
 `profile`: the server's process under cProfile while it streams.
 """
 
@@ -45,14 +46,19 @@ SUBJECTS = (
 
 SERVE = ("-m", "pocketllm", "serve", "--port", "0", "--log-level", "warning")
 ECHO = ("--backend", "echo", "--max-batch-size", "64")
-STEP = ("--backend-option", "delay_s=0.005")
 HANDLER_ONLY = str(Path(__file__).with_name("_handler_only.py"))
-SUBJECTS_OF_TOKENS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("handler only, a step every 5 ms", (HANDLER_ONLY, "--delay", "0.005")),
-    ("echo in a child, a step every 5 ms", (*SERVE, *ECHO, "--placement", "child", *STEP)),
-    ("echo in a thread, a step every 5 ms", (*SERVE, *ECHO, "--placement", "thread", *STEP)),
-    ("echo in a child, as fast as it can", (*SERVE, *ECHO, "--placement", "child")),
-)
+
+
+def subjects_of_tokens(step_s: float) -> dict[str, tuple[str, ...]]:
+    """What is measured: its title and the program."""
+    every = f"a step every {step_s * 1e3:g} ms"
+    step = ("--backend-option", f"delay_s={step_s}")
+    return {
+        f"handler only, {every}": (HANDLER_ONLY, "--delay", str(step_s)),
+        f"echo in a child, {every}": (*SERVE, *ECHO, "--placement", "child", *step),
+        f"echo in a thread, {every}": (*SERVE, *ECHO, "--placement", "thread", *step),
+        "echo in a child, as fast as it can": (*SERVE, *ECHO, "--placement", "child"),
+    }
 
 
 @contextmanager
@@ -213,8 +219,8 @@ async def timed_stream(port: int, body: dict[str, Any]) -> tuple[float, float, i
         writer.close()
 
 
-def measure_tokens(num_tokens: int, repeats: int = 3) -> None:
-    for title, launch in SUBJECTS_OF_TOKENS:
+def measure_tokens(num_tokens: int, step_s: float, repeats: int) -> None:
+    for title, launch in subjects_of_tokens(step_s).items():
         print(f"{title}:")
         with server(*launch) as (port, pid):
             for num_streams in (1, 16, 64):
@@ -239,12 +245,12 @@ async def _measure_streams_of(port: int, pid: int, num_streams: int, num_tokens:
           f"{shown[3]} us a token, {shown[4]} us a chunk of {shown[5]} tokens", flush=True)  # fmt: skip
 
 
-def profile_tokens(num_streams: int, num_tokens: int) -> None:
+def profile_tokens(num_streams: int, num_tokens: int, step_s: float) -> None:
     """Where the server's process spends its time while it streams: the functions by their own time."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "profile")
         program = [sys.executable, "-m", "cProfile", "-o", path, "-m", "pocketllm", "serve", "--port", "0"]
-        options = ("--log-level", "warning", *ECHO, "--placement", "child", "--backend-option", "delay_s=0.005")
+        options = ("--log-level", "warning", *ECHO, "--placement", "child", "--backend-option", f"delay_s={step_s}")
         with running([*program, *options]) as (port, pid):
             asyncio.run(_measure_streams_of(port, pid, num_streams, num_tokens, 5))
         print(f"profile of the server's process at {num_streams} streams (the profiler itself about doubles the cost):")
@@ -260,15 +266,18 @@ def main() -> int:
     parser.add_argument("--part", choices=("streams", "tokens", "profile", "all"), default="all")
     parser.add_argument("--streams", type=int, default=32)
     parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=200, help="of each stream, in the parts tokens and profile")
+    parser.add_argument("--step", type=float, default=0.005, help="seconds between tokens there")
+    parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
     print(f"{os.cpu_count()} cores, client and server on the same machine")
     ok = True
     if arguments.part in ("streams", "all"):
         ok = measure_streams(arguments.streams, arguments.max_tokens)
     if arguments.part in ("tokens", "all"):
-        measure_tokens(200)
+        measure_tokens(arguments.tokens, arguments.step, arguments.repeats)
     if arguments.part in ("profile", "all"):
-        profile_tokens(32, 200)
+        profile_tokens(64, arguments.tokens, arguments.step)
     return 0 if ok else 1
 
 

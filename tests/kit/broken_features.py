@@ -210,6 +210,32 @@ class AllAtOnce(Tampered):
         return out
 
 
+@Broken
+class FirstComeFirstServed(Declares):
+    """Declares priority and serves in the order of arrival; slow enough that its places stay taken meanwhile."""
+
+    declared: ClassVar[dict[str, Any]] = {"supports_priority": True}
+
+    def before_step(self, num_active: int) -> None:
+        time.sleep(0.002)
+
+
+@Broken
+class ForgetsTheSuffix(EchoEngine):
+    """Answers to the beginning of a prompt and to its last token, whatever stands between."""
+
+    def tokens(self, request: GenerationRequest) -> Iterator[Item]:
+        prompt = request.prompt_tokens
+        return super().tokens(replace(request, prompt_tokens=(*prompt[:4], prompt[-1])))
+
+
+@Broken
+class CallsNothing(Declares):
+    """Declares that it holds itself to a call, and plays its script."""
+
+    declared: ClassVar[dict[str, Any]] = {"supports_tool_choice": True, "supports_structured_outputs": True}
+
+
 # ------------------------------------------------------------------------------------------------ limits, lifecycle
 
 

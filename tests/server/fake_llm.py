@@ -173,6 +173,7 @@ class FakeRecord:
     def __init__(self, request: GenerationRequest) -> None:
         self.request = request
         self.prompt_logprobs: tuple[LogprobEntry | None, ...] | None = None
+        self.failure: PocketLLMError | None = None
         if request.sampling_params.prompt_logprobs:
             num_top = request.sampling_params.num_top_logprobs
             texts = [FakeTokenizer().token_text(token) for token in request.prompt_tokens[1:]]

@@ -46,7 +46,7 @@ async def live(model: ServedModel, *, wait: bool = True, **settings: Any) -> Asy
     server.said = said
     try:
         if wait:
-            await until(lambda: app.service.readiness.verdict().ready, 60)
+            await until(lambda: app.service.readiness.verdict().ready, 180)  # a busy machine loads slowly
         yield server
     finally:
         if not server.task.done():

@@ -92,6 +92,7 @@ async def test_one_that_raises_is_named_and_harms_nobody_else(toy_path: Path, pl
         if status == 200:
             assert place in ("token stage", "text stage", "text finish")
             assert "'clumsy'" in answer[-1]["error"]["message"]
+            assert answer[-1]["error"]["code"] == "plugin_error"
         else:
             assert answer["error"]["code"] == "plugin_error"
         async with asyncio.timeout(10):

@@ -107,6 +107,18 @@ def test_strict_refusals_name_the_nearest_field() -> None:
     assert len(unknown_field("x" * 100_000, CHAT).message) < 300
 
 
+@pytest.mark.parametrize("endpoint", BOTH)
+@pytest.mark.parametrize("key", ["json", "regex", "choice", "grammar"])
+def test_other_spellings_of_constraints_point_to_the_one_that_is_served(endpoint: str, key: str) -> None:
+    name = f"guided_{key}"
+    for value in ("a+", {"type": "object"}, ["a", "b"]):
+        with pytest.raises(UnsupportedFeatureError, match="not supported") as caught:
+            check_fields({name: value}, endpoint, EVERYTHING)
+        assert caught.value.param == name
+        assert f'{{"structured_outputs": {{"{key}": …}}}}' in caught.value.message
+    assert name not in supported_fields(endpoint, EVERYTHING)
+
+
 def test_rows_describe_themselves() -> None:
     described = {describe(row)[0]: describe(row) for row in FIELDS if COMPLETIONS in row.endpoints}
     assert described["prompt"][1:3] == ("completions", "always")

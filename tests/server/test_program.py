@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -145,7 +146,7 @@ def test_json_lines_only_where_a_collector_reads(smollm2_path: Path) -> None:
 
 
 def test_keys_tls_and_a_unix_socket_together(tmp_path: Path) -> None:
-    certfile, keyfile = make_certificate(tmp_path)
+    certfile, keyfile, cafile = make_certificate(tmp_path)
     socket_path, keys = str(tmp_path / "llm.sock"), tmp_path / "keys"
     keys.write_text("from-the-file\n")
     config = tmp_path / "server.toml"
@@ -156,7 +157,7 @@ def test_keys_tls_and_a_unix_socket_together(tmp_path: Path) -> None:
         assert f"at unix:{socket_path};" in process.stdout.readline()
         process.stdout.readline()
         assert f"curl --unix-socket {socket_path} https://localhost/v1/" in process.stdout.readline()
-        transport = httpx.HTTPTransport(uds=socket_path, verify=False)
+        transport = httpx.HTTPTransport(uds=socket_path, verify=ssl.create_default_context(cafile=cafile))
         with httpx.Client(transport=transport, base_url="https://localhost") as client:
             assert client.get("/alive").status_code == 200
             assert client.get("/v1/models").status_code == 401

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization  # trustme's own dependency
 
 from pocketllm.errors import ConfigurationError
 from pocketllm_server.listener import bind, url_of
@@ -19,31 +21,44 @@ from tests.server.http_app import CHAT, HELLO, events_of
 from tests.server.live import live
 
 
-def make_certificate(folder: Path, *, password: str | None = None) -> tuple[str, str]:
-    """A self-signed certificate for 127.0.0.1 and its key."""
+class Certificate(NamedTuple):
+    """Paths of a certificate for 127.0.0.1, of its key, and of the authority that a client has to trust."""
+
+    certfile: str
+    keyfile: str
+    cafile: str
+
+
+def make_certificate(folder: Path, *, password: str | None = None) -> Certificate:
+    """Written without any program of the system, so that these tests run wherever Python does."""
     folder.mkdir(exist_ok=True)
-    certificate, key = folder / "cert.pem", folder / "key.pem"
-    protect = ["-nodes"] if password is None else ["-passout", f"pass:{password}"]
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-days", "2"),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", *protect),
-            *("-keyout", str(key), "-out", str(certificate)),
-        ],
-        check=True,
-        capture_output=True,
+    made = Certificate(*(str(folder / name) for name in ("cert.pem", "key.pem", "ca.pem")))
+    authority = trustme.CA()
+    leaf = authority.issue_cert("127.0.0.1", "localhost")
+    Path(made.certfile).write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
+    Path(made.keyfile).write_bytes(_locked(leaf.private_key_pem.bytes(), password))
+    authority.cert_pem.write_to_path(made.cafile)
+    return made
+
+
+def _locked(key: bytes, password: str | None) -> bytes:
+    if password is None:
+        return key
+    return serialization.load_pem_private_key(key, None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(password.encode()),
     )
-    return str(certificate), str(key)
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
-async def test_answers_and_streams(certificate: tuple[str, str]) -> None:
-    certfile, keyfile = certificate
-    trust = ssl.create_default_context(cafile=certfile)
+async def test_answers_and_streams(certificate: Certificate) -> None:
+    certfile, keyfile, cafile = certificate
+    trust = ssl.create_default_context(cafile=cafile)
     async with live(FakeLLM(), ssl_certfile=certfile, ssl_keyfile=keyfile) as server:
         url = server.url.replace("http://", "https://")
         async with httpx.AsyncClient(base_url=url, verify=trust) as client:
@@ -55,37 +70,37 @@ async def test_answers_and_streams(certificate: tuple[str, str]) -> None:
                 await client.get("/ready")
 
 
-async def test_old_versions_are_refused(certificate: tuple[str, str]) -> None:
+async def test_old_versions_are_refused(certificate: Certificate) -> None:
     context = tls_context(ServerSettings(ssl_certfile=certificate[0], ssl_keyfile=certificate[1]))
     assert context is not None
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
 
 
-async def test_a_client_that_does_not_trust_it_harms_nobody(certificate: tuple[str, str]) -> None:
-    certfile, keyfile = certificate
+async def test_a_client_that_does_not_trust_it_harms_nobody(certificate: Certificate) -> None:
+    certfile, keyfile, cafile = certificate
     async with live(FakeLLM(), ssl_certfile=certfile, ssl_keyfile=keyfile) as server:
         with pytest.raises(ssl.SSLError):
             await asyncio.open_connection("127.0.0.1", server.port, ssl=ssl.create_default_context())
-        trust = ssl.create_default_context(cafile=certfile)
+        trust = ssl.create_default_context(cafile=cafile)
         async with httpx.AsyncClient(base_url=server.url.replace("http://", "https://"), verify=trust) as client:
             assert (await client.get("/ready")).status_code == 200
 
 
 def test_a_key_with_a_password(tmp_path: Path) -> None:
-    certfile, keyfile = make_certificate(tmp_path / "locked", password="open sesame")
+    certfile, keyfile, _ = make_certificate(tmp_path / "locked", password="open sesame")
     assert tls_context(ServerSettings(ssl_certfile=certfile, ssl_keyfile=keyfile, ssl_keyfile_password="open sesame"))
     for password in ("wrong", None):
         with pytest.raises(ConfigurationError, match="cannot be used"):
             tls_context(ServerSettings(ssl_certfile=certfile, ssl_keyfile=keyfile, ssl_keyfile_password=password))
 
 
-def test_one_file_for_both(tmp_path: Path, certificate: tuple[str, str]) -> None:
+def test_one_file_for_both(tmp_path: Path, certificate: Certificate) -> None:
     both = tmp_path / "both.pem"
-    both.write_text("".join(Path(path).read_text() for path in certificate))
+    both.write_text("".join(Path(path).read_text() for path in certificate[:2]))
     assert tls_context(ServerSettings(ssl_certfile=str(both))) is not None
 
 
-def test_files_that_do_not_do(tmp_path: Path, certificate: tuple[str, str]) -> None:
+def test_files_that_do_not_do(tmp_path: Path, certificate: Certificate) -> None:
     other = make_certificate(tmp_path / "other")
     (tmp_path / "garbage").write_text("no certificate")
     for certfile, keyfile in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ from pocketllm.types import (
 # Rendering and tokenizing this much text takes a few hundred microseconds; more goes to a thread.
 MAX_INLINE_CHARS = 2_000
 MAX_INLINE_MESSAGES = 20
+NUM_PREPARE_THREADS = 2
 
 
 class AsyncLLM:
@@ -61,7 +63,7 @@ class AsyncLLM:
     ) -> None:
         args = engine_args(args, fields)
         self._host = EngineHost(args, registry=registry, placement=placement, limits=limits, on_progress=on_progress)
-        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="pocketllm-prepare")
+        self._executor = ThreadPoolExecutor(max_workers=NUM_PREPARE_THREADS, thread_name_prefix="pocketllm-prepare")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due: float | None = None
@@ -76,6 +78,11 @@ class AsyncLLM:
             self._loop = asyncio.get_running_loop()
             self._host.on_change(self._wake_waiters)
             self._loop.add_reader(self._host.fileno(), self._drain)
+            # A pool starts a thread when all others are busy. All of them now: how many threads a process has later is
+            # then no matter of chance.
+            together = threading.Barrier(NUM_PREPARE_THREADS)
+            for _ in range(NUM_PREPARE_THREADS):
+                self._executor.submit(together.wait)
             self._host.start()
         elif self._loop is not asyncio.get_running_loop():
             raise ConfigurationError("This AsyncLLM belongs to another event loop: make one for each loop.")

@@ -380,18 +380,23 @@ class SyntaxPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Token counts. ``completion_tokens`` counts every generated token, the step that gave an end token included."""
+    """Token counts. ``completion_tokens`` counts every generated token, the step that gave an end token included.
+
+    ``reasoning_tokens`` are those of them whose text went to the reasoning; its tags are not among them.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    reasoning_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
     def as_dict(self) -> dict[str, Any]:
-        """OpenAI's shape; ``prompt_tokens_details`` only when something was reused."""
+        """OpenAI's shape; ``prompt_tokens_details`` only when something was reused, ``completion_tokens_details`` only
+        when there was reasoning."""
         usage: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
@@ -399,6 +404,8 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         }
         if self.cached_tokens:
             usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        if self.reasoning_tokens:
+            usage["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
         return usage
 
 

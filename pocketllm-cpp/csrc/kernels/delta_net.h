@@ -3,7 +3,8 @@
 //
 // Contract: as for attention, a row's result does not depend on the batch. Chunked and one-by-one forms round
 // differently, so which one computes a position is fixed by the position itself: chunks begin at multiples of
-// kChunkSize, and only whole prompts' rows are `chunked` (see engine/scheduler.h).
+// kChunkSize, and only whole prompts' rows are `chunked` (see engine/scheduler.h). Rows of a last chunk that is not
+// full have the bits they have in a full one; chunked rows that begin inside a chunk form a shorter one up to its end.
 #pragma once
 
 #include <cstddef>

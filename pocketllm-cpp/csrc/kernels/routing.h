@@ -16,7 +16,8 @@ struct RoutingShape {
 };
 
 // p = softmax(logits) over all experts; experts [num_rows, num_selected]: the largest logits, largest first, the lower
-// index first among equals; weights [num_rows, num_selected]: their p, renormalised. A row's result depends on it alone.
+// index first among equals; weights [num_rows, num_selected]: their p, renormalised. A row's result depends on that row
+// alone; NaN ranks last.
 void route(Context& context, const RoutingShape& shape, const float* logits, std::int32_t* experts, float* weights);
 
 // The same in double precision.

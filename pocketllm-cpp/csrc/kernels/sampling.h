@@ -1,7 +1,7 @@
 // Passes over one row of vocabulary logits, as sampling needs them.
 //
-// Contract: a result depends on the row alone and is reduced in one order. Any thread may call these; none allocates but
-// those that fill a vector. NaN logits are never chosen and count as impossible (-inf) in sums.
+// Contract: a result depends on the row alone and is reduced in one order. Any thread may call these; only those that
+// fill a vector allocate. NaN logits are never chosen and count as impossible (-inf) in sums.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,9 @@ void log_probabilities(std::span<const float> logits, double log_sum, std::span<
 // The `count` largest (all, when there are fewer that are not NaN), largest first, lower id first among equals.
 void top_logits(std::span<const float> logits, std::int64_t count, std::vector<TokenLogit>& out);
 
-// Every id whose logit is at least `threshold`, by ascending id: the candidates of top-k, top-p and min-p without sorting
-// the vocabulary. Never includes NaN. Stops when `max_count` (0: no limit) have been found and there is one more:
-// returns false then, with the first max_count in `out`.
+// Every id whose logit is at least `threshold`, by ascending id: the candidates of top-k, top-p and min-p without
+// sorting the vocabulary. Never includes NaN. Stops when `max_count` (0: no limit) have been found and there is one
+// more: returns false then, with the first max_count in `out`.
 bool collect_at_least(std::span<const float> logits, float threshold, std::int64_t max_count,
                       std::vector<TokenLogit>& out);
 

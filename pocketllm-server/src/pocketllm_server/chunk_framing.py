@@ -28,10 +28,11 @@ class ChunkFraming:
             data = message.get("body", b"")
             if data and not self._writer.is_closing():
                 self._writer.write(b"%x\r\n%b\r\n" % (len(data), data))
-                try:
-                    await self._writer.drain()
-                except ConnectionError:
-                    pass  # the reading side notices too, and that is what tells the application
+                if self._writer.transport.get_write_buffer_size():
+                    try:
+                        await self._writer.drain()
+                    except ConnectionError:
+                        pass  # the reading side notices too, and that is what tells the application
             if message.get("more_body", False):
                 return
             message = {"type": "http.response.body", "body": b"", "more_body": False}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import shlex
@@ -103,8 +104,8 @@ def serve(
 
 
 def _serve(args: EngineArgs, settings: ServerSettings, source: ModelSource, notes: list[str]) -> int:
+    from pocketllm.cli.loading import loading_bar
     from pocketllm_server.listener import PortInUseError, bind, bind_unix, url_of
-    from pocketllm_server.loading_bar import loading_bar
     from pocketllm_server.logs import configure_logging
     from pocketllm_server.tls import tls_context
 
@@ -135,6 +136,10 @@ def _serve(args: EngineArgs, settings: ServerSettings, source: ModelSource, note
             from pocketllm_server.app import create_app
             from pocketllm_server.serve import serve as serve_app
 
+            # Modules live as long as the process. Walking them made each full collection some milliseconds long, and a
+            # large body sets off several of them, all with the interpreter's lock held.
+            gc.collect()
+            gc.freeze()
             return await serve_app(create_app(AsyncLLM(args, on_progress=report), settings), listener, interrupt)
 
         return asyncio.run(run())

@@ -14,6 +14,7 @@ from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
+from hypercorn.events import Event, Updated
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pocketllm_server.chunk_framing import ChunkFraming
@@ -24,6 +25,9 @@ ABORT = "pocketllm.abort"
 connection carries one request at a time."""
 
 _ABORTED_S = 1.0
+# A read allocates its limit and gives back what it did not fill. With asyncio's own 256 KiB the C library's heap fills
+# with holes and grows for ever, slowly. Requests are smaller than this; a larger body takes a few reads more.
+_READ_BYTES = 16 * 1024
 
 
 class Connections:
@@ -68,6 +72,8 @@ class Connections:
         task = asyncio.current_task()
         assert task is not None
         self._open[task] = writer
+        if hasattr(writer.transport, "max_size"):
+            writer.transport.max_size = _READ_BYTES
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["http_version"].startswith("1"):
@@ -77,7 +83,39 @@ class Connections:
 
         loop = asyncio.get_running_loop()
         wrapped = ASGIWrapper(app)  # type: ignore[arg-type]  # it has its own copy of the ASGI types
+        server = _Connection(wrapped, loop, self._config, self._context, {}, reader, writer)
         try:
-            await TCPServer(wrapped, loop, self._config, self._context, {}, reader, writer)
+            await server
         finally:
             del self._open[task]
+            _untie(server, reader)
+
+
+class _Connection(TCPServer):
+    """Hypercorn's, but over when the client has closed it: its own holds the socket until the keep-alive timeout."""
+
+    _is_read = False
+
+    async def _read_data(self) -> None:
+        await super()._read_data()
+        self._is_read = True
+        await self.idle_task.stop()
+
+    async def protocol_send(self, event: Event) -> None:
+        if self._is_read and isinstance(event, Updated) and event.idle:
+            return  # an answer that ends behind the client's back: there is no next request to wait for
+        await super().protocol_send(event)
+
+
+def _untie(server: TCPServer, reader: asyncio.StreamReader) -> None:
+    """Undo the reference cycles of a connection that is over.
+
+    Hypercorn's server and its protocol hold each other, and an error that the reader keeps holds every frame it went
+    through. Uncut, a request's output stays in memory until the cycle collector's next full run, thousands of requests
+    later.
+    """
+    if hasattr(server, "protocol"):
+        del server.protocol
+    error = reader.exception()
+    if error is not None:
+        error.__traceback__ = None

@@ -43,19 +43,29 @@ class Generation:
         """
         outcomes = await asyncio.gather(*(stream.result() for stream in self.streams), return_exceptions=True)
         answers = [outcome for outcome in outcomes if isinstance(outcome, GenerationResult)]
-        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        error = self._error(answers, [outcome for outcome in outcomes if isinstance(outcome, BaseException)])
+        if error is None:
+            return answers
+        try:
+            raise error
+        finally:
+            # The error's traceback holds this frame: a frame that held the error would outlive the request with it.
+            del error, outcomes
+
+    def _error(self, answers: Sequence[GenerationResult], failures: Sequence[BaseException]) -> BaseException | None:
+        """Why there is no answer, or not a whole one; None when ``answers`` are the answer."""
         for failure in failures:
             if not isinstance(failure, PocketLLMError):
-                raise failure
+                return failure
         reason = self.entry.cancel_reason
         if reason is CancelReason.SHUTDOWN:
-            raise BackendUnavailableError("The server shut down before the answer was complete.")
+            return BackendUnavailableError("The server shut down before the answer was complete.")
         cancelled = any(c.finish_reason == FinishReason.CANCELLED for answer in answers for c in answer.choices)
         if reason is not None and (cancelled or failures):
-            raise RequestCancelledError(f"The request {self.entry.request_id} was cancelled.")
+            return RequestCancelledError(f"The request {self.entry.request_id} was cancelled.")
         if failures and (not answers or not all(isinstance(each, DeadlineExceededError) for each in failures)):
-            raise failures[0]
-        return answers
+            return failures[0]
+        return None
 
 
 @asynccontextmanager

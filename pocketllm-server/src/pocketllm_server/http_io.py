@@ -32,10 +32,9 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, timeout_s: f
         HTTPError: 413 above ``max_bytes``, 408 after ``timeout_s``.
         ClientGoneError: the client left before the end.
     """
-    too_large = HTTPError(413, f"The request body is larger than {max_bytes} bytes: send less.", code="body_too_large")
     length = header(scope, b"content-length")
     if length is not None and length.isdigit() and int(length[:20]) > max_bytes:
-        raise too_large
+        raise _too_large(max_bytes)
     chunks: list[bytes] = []
     num_bytes = 0
     try:
@@ -47,12 +46,16 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, timeout_s: f
                 chunk = message.get("body", b"")
                 num_bytes += len(chunk)
                 if num_bytes > max_bytes:
-                    raise too_large
+                    raise _too_large(max_bytes)
                 chunks.append(chunk)
                 if not message.get("more_body", False):
                     return b"".join(chunks)
     except TimeoutError:
         raise HTTPError(408, f"The request body did not arrive within {timeout_s:g} seconds.") from None
+
+
+def _too_large(max_bytes: int) -> HTTPError:
+    return HTTPError(413, f"The request body is larger than {max_bytes} bytes: send less.", code="body_too_large")
 
 
 def check_json(scope: Scope) -> None:
@@ -106,6 +109,8 @@ async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -
             each.cancel()
         # Wait for the clean-up inside, which leaves the streams and so frees their slots.
         await asyncio.gather(task, watch, return_exceptions=True)
+        # A failure's traceback holds this frame, and the task holds the failure: a cycle around all of the answer.
+        del task, watch, each
 
 
 async def _disconnect(receive: Receive) -> None:

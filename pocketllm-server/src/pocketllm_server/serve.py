@@ -15,6 +15,7 @@ from pocketllm.errors import PocketLLMError
 from pocketllm.types import CancelReason
 from pocketllm_server.app import App
 from pocketllm_server.connections import Connections
+from pocketllm_server.refused_heads import answer_refused_heads
 from pocketllm_server.service import Service
 from pocketllm_server.settings import ServerSettings
 from pocketllm_server.tls import tls_context
@@ -92,6 +93,7 @@ async def serve(app: App, listener: socket.socket, say: Callable[[str], None] | 
     loop = asyncio.get_running_loop()
     say = say or _to_stderr
     settings = app.service.settings
+    answer_refused_heads()
     connections = Connections(app, _config(settings), tls_context(settings))
     shutdown = Shutdown(app.service, settings.drain_timeout_s, say)
     shutdown.install(loop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
+from pocketllm.errors import PocketLLMError
 from pocketllm.types import (
     CancelReason,
     Capabilities,
@@ -28,6 +29,10 @@ class AcceptedRequest(Protocol):
     @property
     def prompt_logprobs(self) -> Sequence[LogprobEntry | None] | None:
         """One entry per prompt token, None for the first; None until the engine has reported them."""
+
+    @property
+    def failure(self) -> PocketLLMError | None:
+        """What has ended the request, where a plugin or the pipeline itself did."""
 
 
 class Slot(Protocol):

@@ -16,7 +16,7 @@ TOOL_CALL_STREAMING = ("certain", "eager")
 REASONING_FIELDS = ("reasoning_content", "both")
 
 _AT_LEAST_0 = ("drain_timeout_s", "max_body_bytes", "max_queue", "keep_alive_interval_s", "max_prompt_chars")
-_ABOVE_0 = ("body_timeout_s", "send_timeout_s", "max_header_bytes", "max_messages")
+_ABOVE_0 = ("body_timeout_s", "send_timeout_s", "max_header_bytes", "max_json_values", "max_messages")
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +49,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_header_bytes: int = 16 * 1024
     """Names and values of a request's headers together."""
     max_body_bytes: int = 16 * MIB
+    max_json_values: int = 256 * 1024
+    """Values and keys of a body, token ids included: what decoding it costs, whatever its size."""
     max_messages: int = 2048
     """Messages of one conversation."""
     max_prompt_chars: int = 4 * MIB

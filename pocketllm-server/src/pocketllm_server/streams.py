@@ -18,6 +18,7 @@ from pocketllm_server.metrics import RequestTimer
 from pocketllm_server.served_model import EventStream
 from pocketllm_server.service import Service
 from pocketllm_server.sse import DONE, HEADERS, ChunkWriter
+from pocketllm_server.stall_timer import StallTimer
 from pocketllm_server.wire.errors import Headers, describe, error_event, error_object
 from pocketllm_server.wire.responses import sum_usage
 
@@ -120,8 +121,9 @@ async def stream(
             endpoint.begin(generation.streams)
             model = service.settings.served_model_name
             writer = endpoint.chunks(generation.response_id, created, model, with_usage=with_usage)
-            reply = _EventReply(send, service.settings.send_timeout_s, generation, endpoint, writer, timer, outcome)
-            await reply.run(headers, with_usage=with_usage)
+            await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *headers]})
+            async with StallTimer(send, service.settings.send_timeout_s) as body:
+                await _EventReply(body, generation, endpoint, writer, timer, outcome).run(with_usage=with_usage)
 
     try:
         await unless_client_leaves(receive, work())
@@ -156,16 +158,14 @@ class _EventReply:
 
     def __init__(
         self,
-        send: Send,
-        send_timeout_s: float,
+        body: StallTimer,
         generation: Generation,
         endpoint: Endpoint,
         writer: ChunkWriter,
         timer: RequestTimer,
         outcome: _Outcome,
     ) -> None:
-        self._send = send
-        self._send_timeout_s = send_timeout_s
+        self._write = body.send_chunk
         self._generation = generation
         self._endpoint = endpoint
         self._writer = writer
@@ -174,8 +174,7 @@ class _EventReply:
         self._usages: list[Usage] = []
         self._reported: set[str] = set()
 
-    async def run(self, headers: Headers, *, with_usage: bool) -> None:
-        await self._send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *headers]})
+    async def run(self, *, with_usage: bool) -> None:
         num_choices = self._generation.num_choices
         streams = self._generation.streams
         opening = self._endpoint.opening(self._writer, len(streams) * num_choices)
@@ -203,26 +202,23 @@ class _EventReply:
                     self._usages.append(event.usage)
                     # Stop tokens are counted by usage and shown by no event.
                     self._timer.tokens(index, event.usage.completion_tokens - num_seen)
-                data = self._encode(index, event)
+                data = self._encode(index, event, events)
                 if data:
                     await self._write(data)
         except PocketLLMError as error:
             await self._report(describe(error)[1])
-        except ClientGoneError:
-            raise
         except Exception:  # the status is sent: the stream itself must say that it failed, and still end
             logger.exception("A stream failed")
             await self._report(error_object(500, "The server failed on this request; its log says why."))
 
-    def _encode(self, index: int, event: TokenEvent) -> bytes:
+    def _encode(self, index: int, event: TokenEvent, events: EventStream) -> bytes:
         if event.finish_reason is not None:
             self._outcome.word = str(event.finish_reason)
         if event.finish_reason != FinishReason.ERROR:
             return self._endpoint.encode(self._writer, index, event)
-        message = event.error or "The engine failed on this request."
         # What was generated before still goes out; the error event then takes the place of a finish reason.
         data = self._endpoint.encode(self._writer, index, msgspec.structs.replace(event, finish_reason=None))
-        return data + self._error_once(error_object(500, message, code="engine_error"))
+        return data + self._error_once(failure_object(events, event))
 
     async def _report(self, error: dict[str, object]) -> None:
         self._outcome.word = FinishReason.ERROR.value
@@ -238,12 +234,14 @@ class _EventReply:
         self._reported.add(message)
         return error_event(error)
 
-    async def _write(self, data: bytes, *, more: bool = True) -> None:
-        try:
-            async with asyncio.timeout(self._send_timeout_s):
-                await self._send({"type": "http.response.body", "body": data, "more_body": more})
-        except TimeoutError:
-            raise ClientGoneError from None
+
+def failure_object(stream: EventStream, event: TokenEvent) -> dict[str, object]:
+    """The error that an event of a failed choice stands for: the record's own, as in an answer that is not streamed."""
+    failure = stream.record.failure
+    # Another choice of the request may have failed for another reason.
+    if failure is not None and failure.message == event.error:
+        return describe(failure)[1]
+    return error_object(500, event.error or "The engine failed on this request.", code="engine_error")
 
 
 async def _all_of(work: Sequence[Coroutine[Any, Any, None]]) -> None:

@@ -79,28 +79,46 @@ std::unique_ptr<const Matrix> pack_shape(Context& context, DType dtype, const Sh
   return matrix;
 }
 
-// Reads every line of the packed weights once.
-double read_all(Context& context, const Model& model) {
-  std::vector<const PackedMatrix*> matrices{static_cast<const PackedMatrix*>(model.head.get())};
-  for (const auto& layers : model.layers) {
-    for (const auto& matrix : layers) matrices.push_back(static_cast<const PackedMatrix*>(matrix.get()));
+// The time of a pass over many matrices as the sum of each one's best time over the repeats: what the pass takes where
+// nothing else runs, even if no whole pass was left alone. Weights are as cold as in a pass: all are used in turn.
+class BestTimes {
+ public:
+  void begin_pass() { next_ = 0; }
+  template <class Body>
+  void time(Body body) {
+    const double start = now_s();
+    body();
+    const double seconds = now_s() - start;
+    if (next_ == best_.size()) best_.push_back(seconds);
+    best_[next_] = std::min(best_[next_], seconds);
+    ++next_;
   }
-  std::vector<std::uint64_t> sums(64);
-  for (const PackedMatrix* matrix : matrices) {
-    const auto* words = reinterpret_cast<const std::uint64_t*>(matrix->strip(matrix->segments()[0], 0));
-    const auto count = static_cast<std::int64_t>(matrix->num_bytes() / 8);
-    const std::int64_t num_tasks = 16;
-    context.threads.run(num_tasks, [&](std::int64_t task, int) {
-      std::uint64_t sum[8] = {};
-      for (std::int64_t i = count * task / num_tasks / 8 * 8; i + 8 <= count * (task + 1) / num_tasks; i += 8) {
-        for (int j = 0; j < 8; ++j) sum[j] += words[i + j];
-      }
-      for (int j = 0; j < 8; ++j) sums[static_cast<std::size_t>(task)] += sum[j];
-    });
+  double total() const {
+    double sum = 0.0;
+    for (const double seconds : best_) sum += seconds;
+    return sum;
   }
-  double total = 0.0;
-  for (const std::uint64_t sum : sums) total += static_cast<double>(sum);
-  return total;
+
+ private:
+  std::vector<double> best_;
+  std::size_t next_ = 0;
+};
+
+// Reads every line of a matrix once.
+void read_matrix(Context& context, const Matrix& matrix, std::uint64_t& total) {
+  constexpr std::int64_t kTasks = 16;
+  const auto& packed = static_cast<const PackedMatrix&>(matrix);
+  const auto* words = reinterpret_cast<const std::uint64_t*>(packed.strip(packed.segments()[0], 0));
+  const auto num_lines = static_cast<std::int64_t>(packed.num_bytes() / 64);
+  std::uint64_t sums[kTasks] = {};
+  context.threads.run(kTasks, [&](std::int64_t task, int) {
+    std::uint64_t sum[8] = {};
+    for (std::int64_t line = num_lines * task / kTasks; line < num_lines * (task + 1) / kTasks; ++line) {
+      for (int j = 0; j < 8; ++j) sum[j] += words[8 * line + j];
+    }
+    for (int j = 0; j < 8; ++j) sums[task] += sum[j];
+  });
+  for (const std::uint64_t sum : sums) total += sum;
 }
 
 struct Buffers {
@@ -108,26 +126,14 @@ struct Buffers {
   ActivationRows rows;
 };
 
-double multiply_shape(Context& context, const Matrix& matrix, Buffers& buffers, std::int64_t num_rows) {
+void multiply_shape(Context& context, const Matrix& matrix, Buffers& buffers, std::int64_t num_rows) {
+  const std::int64_t columns = matrix.num_columns();
+  buffers.rows.assign(context, buffers.x.data(), num_rows, columns, columns, Activation::kInt8);
   multiply(context, matrix, buffers.rows, nullptr, buffers.y.data(), matrix.num_rows(), Store::kAssign);
-  return 2.0 * static_cast<double>(num_rows * matrix.num_rows() * matrix.num_columns());
 }
 
-// All products of a step; returns the operations.
-double step(Context& context, const Model& model, Buffers& buffers, std::int64_t num_rows, std::int64_t head_rows) {
-  double operations = 0.0;
-  for (std::size_t layer = 0; layer < kLayers; ++layer) {
-    for (std::size_t shape = 0; shape < std::size(kLayerShapes); ++shape) {
-      const std::int64_t columns = kLayerShapes[shape].num_columns;
-      buffers.rows.assign(context, buffers.x.data(), num_rows, columns, columns, Activation::kInt8);
-      operations += multiply_shape(context, *model.layers[shape][layer], buffers, num_rows);
-    }
-  }
-  if (head_rows > 0) {
-    buffers.rows.assign(context, buffers.x.data(), head_rows, kHead.num_columns, kHead.num_columns, Activation::kInt8);
-    operations += multiply_shape(context, *model.head, buffers, head_rows);
-  }
-  return operations;
+double operations_of(const Matrix& matrix, std::int64_t num_rows) {
+  return 2.0 * static_cast<double>(num_rows * matrix.num_rows() * matrix.num_columns());
 }
 
 }  // namespace
@@ -162,21 +168,39 @@ int main(int argc, char** argv) {
   std::normal_distribution<float> normal;
   for (float& value : buffers.x) value = normal(generator);
 
-  volatile double sink = 0.0;
-  const double read_s = best_of(repeats, [&] { sink = read_all(context, model); });
-  std::printf("%-22s %8.3f ms %8.1f GB/s\n", "reading all weights", read_s * 1e3, megabytes * 1e-3 / read_s);
-  for (const std::int64_t rows : {1, 2, 4, 8, 16}) {
-    double operations = 0.0;
-    const double seconds = best_of(repeats, [&] { operations = step(context, model, buffers, rows, rows); });
-    std::printf("%2d rows, with head     %8.3f ms %8.1f GB/s %8.1f GOP/s %6.1f %% of reading\n", static_cast<int>(rows),
-                seconds * 1e3, megabytes * 1e-3 / seconds, operations * 1e-9 / seconds, 100.0 * read_s / seconds);
+  std::vector<const Matrix*> layers;
+  for (std::size_t layer = 0; layer < kLayers; ++layer) {
+    for (const auto& matrices : model.layers) layers.push_back(matrices[layer].get());
   }
-  for (const std::int64_t rows : {32, 128, 512}) {
+  std::vector<const Matrix*> all = layers;
+  all.push_back(model.head.get());
+
+  std::uint64_t total = 0;
+  BestTimes reading;
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    reading.begin_pass();
+    for (const Matrix* matrix : all) reading.time([&] { read_matrix(context, *matrix, total); });
+  }
+  const double read_s = reading.total();
+  std::printf("%-22s %8.3f ms %8.1f GB/s   (sum %llx)\n", "reading all weights", read_s * 1e3,
+              megabytes * 1e-3 / read_s, static_cast<unsigned long long>(total));
+  for (const std::int64_t rows : {1, 2, 4, 8, 16, 32, 128, 512}) {
+    const std::vector<const Matrix*>& matrices = rows > 16 ? layers : all;
+    BestTimes times;
+    for (int repeat = 0; repeat < (rows > 16 ? (repeats + 3) / 4 : repeats); ++repeat) {
+      times.begin_pass();
+      for (const Matrix* matrix : matrices) times.time([&] { multiply_shape(context, *matrix, buffers, rows); });
+    }
     double operations = 0.0;
-    const double seconds =
-        best_of(std::max(1, repeats / 4), [&] { operations = step(context, model, buffers, rows, 0); });
-    std::printf("%3d rows, layers       %8.3f ms %22.1f GOP/s %8.0f rows/s\n", static_cast<int>(rows), seconds * 1e3,
-                operations * 1e-9 / seconds, static_cast<double>(rows) / seconds);
+    for (const Matrix* matrix : matrices) operations += operations_of(*matrix, rows);
+    const double seconds = times.total();
+    std::printf("%3d rows, %-12s %8.3f ms %8.1f GOP/s %8.0f rows/s", static_cast<int>(rows),
+                rows > 16 ? "layers" : "with head", seconds * 1e3, operations * 1e-9 / seconds,
+                static_cast<double>(rows) / seconds);
+    if (rows <= 16) {
+      std::printf(" %8.1f GB/s, %5.1f %% of reading", megabytes * 1e-3 / seconds, 100.0 * read_s / seconds);
+    }
+    std::printf("\n");
   }
   for (std::size_t shape = 0; shape <= std::size(kLayerShapes); ++shape) {
     const bool is_head = shape == std::size(kLayerShapes);
@@ -185,10 +209,8 @@ int main(int argc, char** argv) {
     std::printf("%-8s %5dx%-5d", what.name, static_cast<int>(what.num_rows), static_cast<int>(what.num_columns));
     for (const std::int64_t rows : {1, 8, 512}) {
       if (is_head && rows > 16) continue;
-      buffers.rows.assign(context, buffers.x.data(), rows, what.num_columns, what.num_columns, Activation::kInt8);
-      double operations = 0.0;
-      const double seconds =
-          best_of(repeats, [&] { operations = multiply_shape(context, matrix, buffers, rows); });
+      const double operations = operations_of(matrix, rows);
+      const double seconds = best_of(repeats, [&] { multiply_shape(context, matrix, buffers, rows); });
       std::printf("  %3d rows %9.1f us %6.1f GB/s %6.1f GOP/s", static_cast<int>(rows), seconds * 1e6,
                   static_cast<double>(matrix.num_bytes()) * 1e-9 / seconds, operations * 1e-9 / seconds);
     }

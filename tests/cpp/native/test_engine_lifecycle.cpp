@@ -104,7 +104,9 @@ TEST(a_failed_step_ends_its_sequences_alone) {
   bench.on_step([&](const Step&) {
     if (++num_steps == 6) throw std::runtime_error("a kernel failed");
   });
+  bench.gate.shut();
   for (const Request* request : {&first, &second, &waiting}) bench.send(*request);
+  bench.gate.open();
   for (const Request* request : {&first, &second}) {
     const Stream& stream = bench.recorder->wait_end(request->choices[0].handle);
     CHECK(stream.finish->reason == FinishReason::kError);

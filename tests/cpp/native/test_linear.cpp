@@ -19,9 +19,10 @@ using namespace pocket;
 constexpr DType kBlockTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,   DType::kQ5_1,   DType::kQ8_0,
                                  DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,   DType::kQ5_K,   DType::kQ6_K,
                                  DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4};
-constexpr DType kAllTypes[] = {DType::kQ4_0,  DType::kQ4_1,  DType::kQ5_0,   DType::kQ5_1,  DType::kQ8_0, DType::kQ2_K,
-                               DType::kQ3_K,  DType::kQ4_K,  DType::kQ5_K,   DType::kQ6_K,  DType::kIQ4_NL, DType::kIQ4_XS,
-                               DType::kMXFP4, DType::kF32,   DType::kF16,    DType::kBF16,  DType::kF8E4M3};
+constexpr DType kAllTypes[] = {DType::kQ4_0,   DType::kQ4_1,   DType::kQ5_0,  DType::kQ5_1, DType::kQ8_0, DType::kQ2_K,
+                               DType::kQ3_K,   DType::kQ4_K,   DType::kQ5_K,  DType::kQ6_K, DType::kIQ4_NL,
+                               DType::kIQ4_XS, DType::kMXFP4,  DType::kF32,   DType::kF16,  DType::kBF16,
+                               DType::kF8E4M3};
 
 std::vector<float> random_floats(std::size_t count, unsigned seed, float scale = 1.0f) {
   std::mt19937 generator(seed);
@@ -170,7 +171,8 @@ TEST(every_type_and_row_count_follows_the_reference) {
     const Case weights = one_type(dtype, 53, odd_columns(dtype));
     for (const std::int64_t rows : {1, 2, 3, 5, 8, 13, 33}) {
       const auto x = random_floats(static_cast<std::size_t>(rows * weights.num_columns), 3);
-      const double exact = relative_error(weights, x, rows, Product{.activation = Activation::kFloat32}(weights, x, rows));
+      const Product in_floats{.activation = Activation::kFloat32};
+      const double exact = relative_error(weights, x, rows, in_floats(weights, x, rows));
       const double quantised = relative_error(weights, x, rows, Product{}(weights, x, rows));
       const std::string what = std::string(info(dtype).name) + " x " + std::to_string(rows);
       if (exact > 2e-5) check::fail(__FILE__, __LINE__, what + ", float32: " + std::to_string(exact));
@@ -194,7 +196,7 @@ TEST(quantised_activations_give_the_product_of_the_quantised_values) {
 }
 
 TEST(extreme_codes_are_exact) {
-  // All bytes 0xFF or 0x00 against activations of the largest magnitude and one sign: what overflows 16 bits if anything.
+  // All bytes 0xFF or 0x00 against activations of the largest magnitude and one sign: what overflows 16 bits, if any.
   for (const DType dtype : kBlockTypes) {
     for (const int fill : {0x00, 0x7F, 0x80, 0xFF}) {
       Case weights = one_type(dtype, 16, 256);
@@ -256,6 +258,26 @@ TEST(instruction_sets_agree_bit_for_bit) {
             check::fail(__FILE__, __LINE__, std::string(info(dtype).name));
           }
         }
+      }
+    }
+  }
+}
+
+TEST(columns_beyond_one_panel) {
+  // Panels hold 768 columns; what is left of a row's sum waits between them.
+  for (const auto& [dtype, columns] : {std::pair{DType::kQ4_1, 800}, {DType::kQ8_0, 1600}, {DType::kQ4_K, 1280},
+                                       {DType::kQ6_K, 1024}, {DType::kQ2_K, 2560}, {DType::kF16, 1031}}) {
+    const Case weights = one_type(dtype, 49, columns);
+    const auto x = random_floats(static_cast<std::size_t>(9 * columns), 41);
+    CHECK(relative_error(weights, x, 9, Product{.activation = Activation::kFloat32}(weights, x, 9)) < 2e-5);
+    const auto expected = Product{.kernels = &kScalarLinear}(weights, x, 9);
+    CHECK(relative_error(weights, x, 9, expected) < 0.06);
+    for (const LinearKernels* kernels : kernels_here()) {
+      CHECK(same_bits(Product{.kernels = kernels, .num_threads = 2}(weights, x, 9), expected));
+      for (std::int64_t row = 0; row < 9; row += 4) {
+        const std::vector<float> one(x.begin() + row * columns, x.begin() + (row + 1) * columns);
+        const auto alone = Product{.kernels = kernels}(weights, one, 1);
+        CHECK(std::memcmp(alone.data(), expected.data() + row * 49, 49 * sizeof(float)) == 0);
       }
     }
   }

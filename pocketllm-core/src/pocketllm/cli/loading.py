@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pocketllm.engine_args import EngineArgs
@@ -15,16 +17,21 @@ def open_llm(args: EngineArgs) -> LLM:
     """An open ``LLM``. Loading shows a bar on stderr when that is a terminal, and nothing in a pipe."""
     from pocketllm.llm import LLM
 
+    with loading_bar() as (report, _):
+        return LLM(args, on_progress=report)
+
+
+@contextmanager
+def loading_bar() -> Iterator[tuple[Callable[[str, float], None] | None, Callable[[], None]]]:
+    """Yields ``report(stage, fraction)``, callable from any thread (None when stderr is no terminal), and ``stop()``,
+    which takes the bar away."""
     if not sys.stderr.isatty():
-        return LLM(args)
+        yield None, lambda: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("loading", total=1.0)
-
-        def show(stage: str, fraction: float) -> None:
-            progress.update(task, description=stage, completed=fraction)
-
-        return LLM(args, on_progress=show)
+        yield lambda stage, fraction: progress.update(task, description=stage, completed=fraction), progress.stop

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pocketllm.engine")
 
-MAX_READ_BYTES = 1 << 20
+# What a pipe holds; see child_process.
+MAX_READ_BYTES = 1 << 16
 KILL_GRACE_S = 2.0
 EXIT_STATUS_WAIT_S = 0.05
 
@@ -154,7 +155,7 @@ class ChildEngine:
                 break
             for body in self._reader.feed(data):
                 self._take(frames.from_child.decode(body), batches)
-            if len(data) < MAX_READ_BYTES // 16:
+            if len(data) < MAX_READ_BYTES:
                 break  # most likely empty now; a wrong guess costs one more wake
         if self._death is not None and not self._death_told and not self._closed.is_set():
             self._death_told = True

@@ -14,7 +14,7 @@ import msgspec
 from pocketllm.capability_check import effective_temperature
 from pocketllm.conversation import cut_at_mark, mark_final_message
 from pocketllm.engine.constraint import final_constraint
-from pocketllm.errors import ConfigurationError, ContextLengthError, PocketLLMError
+from pocketllm.errors import ConfigurationError, ContextLengthError, PocketLLMError, UnsupportedFeatureError
 from pocketllm.text.chat_formats import find_chat_format
 from pocketllm.text.fallback_prompt import render_fallback_prompt
 from pocketllm.text.fill_in_middle import find_gap_tokens
@@ -84,8 +84,8 @@ class PromptBuilder:
         if params.max_tokens is not None and len(tokens) + params.max_tokens > limit:
             raise ContextLengthError(
                 f"The prompt has {len(tokens)} tokens and max_tokens asks for {params.max_tokens} more, together "
-                f"{len(tokens) + params.max_tokens}, but this engine's context is {limit} tokens: lower max_tokens to "
-                f"{limit - len(tokens)} or shorten the prompt.",
+                f"{len(tokens) + params.max_tokens}, but {_context(limit)}: lower max_tokens to {limit - len(tokens)} "
+                "or shorten the prompt.",
                 param="max_tokens",
             )
         budget = params.token_budget(limit - len(tokens))
@@ -138,8 +138,8 @@ class PromptBuilder:
     def _check_length(self, request: GenerationRequest, num_tokens: int, limit: int, at_least: str = "") -> None:
         if num_tokens >= limit:
             raise ContextLengthError(
-                f"The prompt has {at_least}{num_tokens} tokens, and this engine's context of {limit} tokens leaves no "
-                "room for an answer: shorten the prompt.",
+                f"The prompt has {at_least}{num_tokens} tokens, and {_context(limit)}, which leaves no room for an "
+                "answer: shorten the prompt.",
                 param="messages" if "messages" in request.metadata else "prompt",
             )
 
@@ -180,7 +180,11 @@ class PromptBuilder:
         return self.gap_tokens.frame(prefix, after)
 
     def render(self, request: GenerationRequest) -> tuple[str, bool]:
-        """The conversation as prompt text, and whether the checkpoint's own template or a known format made it."""
+        """The conversation as prompt text, and whether the checkpoint's own template or a known format made it.
+
+        Raises:
+            UnsupportedFeatureError: tools, and neither a template nor a format to show them.
+        """
         metadata = request.metadata
         messages = metadata["messages"]
         if metadata.get("continue_final_message"):
@@ -208,6 +212,12 @@ class PromptBuilder:
                 add_generation_prompt=add_generation_prompt,
             )
             return text, True
+        if tools is not None:
+            raise UnsupportedFeatureError(
+                '"tools" is not supported with this checkpoint: it has no chat template that could show them to the '
+                'model. Remove "tools", send "tool_choice" as "none", or put a chat_template.jinja beside the weights.',
+                param="tools",
+            )
         return render_fallback_prompt(messages, add_generation_prompt=add_generation_prompt), False
 
     def _template_variables(self, metadata: dict[str, Any], template: ChatTemplate) -> dict[str, Any]:
@@ -249,3 +259,8 @@ class PromptBuilder:
                 raise ConfigurationError(
                     f"{name} has {token!r}, which is outside this model's vocabulary of {size} tokens.", param=name
                 )
+
+
+def _context(limit: int) -> str:
+    # Clients that shorten a conversation and try again know an overflow by these words, not by its code.
+    return f"this model's maximum context length is {limit} tokens"

@@ -12,7 +12,7 @@ import msgspec
 from pocketllm.engine.call import TokenStage
 from pocketllm.engine.record import Delta, RequestRecord, join_deltas
 from pocketllm.errors import EngineError, PluginError, PocketLLMError, error_named
-from pocketllm.text.logprobs import render_logprob
+from pocketllm.text.logprobs import PackedLogprob, pack_logprob, render_logprob
 from pocketllm.types import (
     CancelReason,
     Finish,
@@ -166,6 +166,7 @@ class ChoiceStream:
     ) -> None:
         # Tokens behind a stop string that may be under way are counted once it is decided.
         self.record.num_generated[self.index] = self._text.num_tokens_used + self._num_stop_tokens
+        self.record.num_reasoning[self.index] = self._text.num_reasoning_tokens
         ids, entries = self._release(all_tokens)
         if content or reasoning or ids or tool_calls or finish_reason is not None:
             delta = Delta(
@@ -181,16 +182,16 @@ class ChoiceStream:
             )
             self._parts.append(delta)
 
-    def _release(self, all_tokens: bool) -> tuple[tuple[int, ...], tuple[LogprobEntry, ...]]:
+    def _release(self, all_tokens: bool) -> tuple[tuple[int, ...], tuple[PackedLogprob, ...]]:
         count = len(self._unreleased) if all_tokens else self._text.num_tokens_in_text - self._num_released
         if count <= 0:
             return (), ()
         rows, self._unreleased = self._unreleased[:count], self._unreleased[count:]
         self._num_released += len(rows)
-        entries: tuple[LogprobEntry, ...] = ()
+        entries: tuple[PackedLogprob, ...] = ()
         if self._wants_logprobs:
             entries = tuple(
-                render_logprob(self._tokenizer, token, row.logprob, row.top) for token, row in rows if row is not None
+                pack_logprob(self._tokenizer, token, row.logprob, row.top) for token, row in rows if row is not None
             )
         return tuple(token for token, _ in rows), entries
 
@@ -312,12 +313,13 @@ class Pump:
 
     def _guard(self, stream: ChoiceStream, routed: Routed, work: Callable[..., None], *arguments: object) -> None:
         """A stage or the text pipeline may raise: that ends this one stream, and says whose fault it was."""
+        context = stream.record.context
         try:
-            work(stream, *arguments)
-        except Exception as error:  # any plugin may raise anything here; the other streams must go on
+            context.run(work, stream, *arguments)
+        except Exception as error:  # noqa: BLE001  # any plugin may raise anything; the other streams go on
             name = self._blame(error)
             if name is None:
-                logger.exception("the text pipeline failed on request %s", stream.record.request_id)
+                context.run(logger.exception, "the text pipeline failed on request %s", stream.record.request_id)
                 failure: PocketLLMError = EngineError(f"The text pipeline failed: {error!r}.")
             else:
                 failure = PluginError(f"Plugin {name!r} raised while it handled the stream: {error!r}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from pocketllm.errors import (
     RequestCancelledError,
     SlowReaderError,
 )
+from pocketllm.text.logprobs import PackedLogprob
 from pocketllm.types import (
     CancelReason,
     ChoiceResult,
@@ -39,7 +41,7 @@ class Delta(msgspec.Struct, frozen=True):
     text: str = ""
     reasoning: str = ""
     token_ids: tuple[int, ...] = ()
-    logprobs: tuple[LogprobEntry, ...] = ()
+    logprobs: tuple[PackedLogprob, ...] = ()
     tool_calls: tuple[dict[str, Any], ...] = ()
     finish_reason: str | None = None
     error: str | None = None
@@ -78,6 +80,9 @@ class RequestRecord:
         self.num_prompt_tokens = len(request.prompt_tokens)
         self.num_cached_tokens = 0
         self.num_generated = [0] * len(request.choices)
+        self.num_reasoning = [0] * len(request.choices)
+        self.context = contextvars.copy_context()
+        """The submitter's: work for this request runs in it, so that what is logged there has the submitter's marks."""
         self.prompt_logprobs: tuple[LogprobEntry | None, ...] | None = None
         self.cancel_reason: CancelReason | None = None
         self.failure: PocketLLMError | None = None
@@ -110,6 +115,7 @@ class RequestRecord:
             prompt_tokens=self.num_prompt_tokens,
             completion_tokens=sum(self.num_generated),
             cached_tokens=self.num_cached_tokens,
+            reasoning_tokens=sum(self.num_reasoning),
         )
 
     @property
@@ -190,7 +196,7 @@ class RequestRecord:
             text=delta.text,
             reasoning_content=delta.reasoning,
             token_ids=delta.token_ids,
-            logprobs=delta.logprobs,
+            logprobs=tuple([row.render() for row in delta.logprobs]) if delta.logprobs else (),
             finish_reason=delta.finish_reason,
             error=delta.error,
             metadata=metadata,
@@ -295,6 +301,12 @@ class Subscription:
             self._closed = True
             self.record._leave(self)
             self._wake()
+            # The reader holds this and its method is held here: a cycle that would keep the whole output log alive.
+            self._wake = _nobody
+
+
+def _nobody() -> None:
+    """Whom a closed subscription wakes."""
 
 
 def whole_calls(deltas: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:

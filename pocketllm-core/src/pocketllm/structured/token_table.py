@@ -47,7 +47,6 @@ class TokenTable:
         self.num_words = -(-self.vocab_size // 32)
         self.end_ids = frozenset({wrapper.eos_token_id})
 
-
     def marked_tokens(self) -> list[bytes]:
         """The bytes of every token as the library's C interface takes them: a byte that no text has marks the control
         tokens."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pocketllm.testing.rig import Rig
 
-MODULES = ("streams", "cancellation", "concurrency", "sampling", "features", "limits", "lifecycle", "host")
+MODULES = ("streams", "cancellation", "concurrency", "sampling", "features", "requests", "limits", "lifecycle", "host")
 
 CaseFunction = Callable[[Rig], None]
 

@@ -20,7 +20,7 @@ def refuses(rig: Rig, rule: str, param: str, value: Any) -> None:
         plain = {"temperature": fixed.temperature, "top_p": fixed.top_p, "seed": fixed.seed}
     extra = {"logprobs": True} if param == "top_logprobs" else {}
     check_request(GenerationRequest(prompt="x", sampling_params=SamplingParams(**plain)), fixed)
-    asked = GenerationRequest(prompt="x", sampling_params=SamplingParams(**{**plain, **extra, param: value}))
+    asked = _asking(param, value, {**plain, **extra})
     try:
         check_request(asked, fixed)
     except UnsupportedFeatureError as refusal:
@@ -28,3 +28,13 @@ def refuses(rig: Rig, rule: str, param: str, value: Any) -> None:
             raise broken(rule, f"{param} = {value!r} is refused as {refusal.param!r}") from refusal
     else:
         raise broken(rule, f"{param} = {value!r} is not declared and is not refused")
+
+
+def _asking(param: str, value: Any, sampling: dict[str, Any]) -> GenerationRequest:
+    """A request with this one value, wherever a request keeps it."""
+    if param in SamplingParams.__struct_fields__:
+        return GenerationRequest(prompt="x", sampling_params=SamplingParams(**{**sampling, param: value}))
+    params = SamplingParams(**sampling)
+    if param in GenerationRequest.__struct_fields__:
+        return GenerationRequest(prompt="x", sampling_params=params, **{param: value})
+    return GenerationRequest(prompt="x", sampling_params=params, metadata={param: value})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-KIT_VERSION = "1.0"
+KIT_VERSION = "2.0"
 """Grows in the first number when a required rule is added or sharpened, in the second for anything else."""
 
 RULES: dict[str, str] = {
@@ -45,6 +45,9 @@ RULES: dict[str, str] = {
     "F13": "supports_batch: sequences advance together; undeclared, max_batch_size is 1.",
     "F14": "batch_invariant: a stream is the same, token for token, whatever runs beside it.",
     "F15": "supports_streaming: tokens are posted as they are made, not all at the end.",
+    "F16": "supports_priority: among waiting requests a higher priority goes first; refused when undeclared.",
+    "F17": "supports_suffix: the text behind the gap is read like the text before it; refused when undeclared.",
+    "F18": "supports_tool_choice: with structured outputs, a forced call is a call; refused when undeclared.",
     "N1": "A prompt with its budget may fill max_model_len to the last position.",
     "N2": "A request of several choices gives each its own stream.",
     "U1": "Counters agree with the events and never decrease.",

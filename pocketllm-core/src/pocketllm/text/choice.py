@@ -90,6 +90,9 @@ class ChoiceText:
         self._num_dropped = 0
         self._num_used = 0
         self._num_in_text = 0
+        self._first_reasoning = 0  # number of the token that the reasoning begins in
+        self._num_reasoning = 0
+        self._reasoning_end = 0  # what the two counts know of the reasoning's end
         self._stopped = False
         self._finished = False
 
@@ -126,6 +129,11 @@ class ChoiceText:
         stop string cuts in two is in the text, one that begins at or after the match is not. Stages are not seen.
         """
         return self._num_in_text
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Fed tokens whose text, or a part of it, went to the reasoning of the deltas so far; tags are no such text."""
+        return self._num_reasoning
 
     def feed(self, token_ids: Sequence[int]) -> TextDelta:
         """Add tokens the engine produced, in order; ids that carry no text (stop ids) are the caller's to leave out."""
@@ -174,6 +182,8 @@ class ChoiceText:
             content += self._stops.finish()
             self._stopped = self._stops.matched
             self._finished = True
+        if self._splitter.reasoning_end != self._reasoning_end:
+            self._count_reasoning()
         num_used = self._count(is_last)
         is_end = self._stopped or self._finished
         content = self._through_stages(content, is_last=is_end)
@@ -181,6 +191,18 @@ class ChoiceText:
             return TextDelta(content, reasoning, num_used, self._stopped)
         content, calls = self._without_calls(self._tool_calls, content, is_last=is_end)
         return TextDelta(content, reasoning, num_used, self._stopped, calls)
+
+    def _count_reasoning(self) -> None:
+        """Called before offsets are dropped, so that the tokens of what was just returned are still known."""
+        if not self._reasoning_end:
+            start = self._splitter.reasoning_start
+            first = bisect_left(self._starts, start)
+            # The token before may reach into the reasoning, as one that holds the end of the tag does.
+            next_start = self._starts[first] if first < len(self._starts) else self._num_raw
+            self._first_reasoning = self._num_dropped + first - (first > 0 and next_start > start)
+        self._reasoning_end = self._splitter.reasoning_end
+        num_before_end = self._num_dropped + bisect_left(self._starts, self._reasoning_end)
+        self._num_reasoning = num_before_end - self._first_reasoning
 
     def _count(self, is_last: bool) -> int:
         """Move both counts forward; return the growth of the used one."""

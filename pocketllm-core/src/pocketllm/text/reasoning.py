@@ -73,6 +73,10 @@ class ReasoningSplitter:
         self._num_fed = 0
         self.content_start: int | None = None
         """Offset in the fed text of the answer's first character; None while there is no answer."""
+        self.reasoning_start = 0
+        """Offset in the fed text of the reasoning's first character, once ``reasoning_end`` is above 0."""
+        self.reasoning_end = 0
+        """Offset behind the last character of the reasoning that was returned; 0 while there is none."""
 
     @property
     def num_resolved(self) -> int:
@@ -101,12 +105,10 @@ class ReasoningSplitter:
         """
         phase, self._phase = self._phase, _Phase.CONTENT
         held, self._held = self._held, ""
-        if phase is _Phase.REASONING:
-            reasoning = self._reasoning_text(held)
+        if phase is _Phase.REASONING or (phase is _Phase.BEFORE and self.mode is ReasoningMode.OPEN):
+            reasoning = self._reasoning_text(held, self._num_fed - len(held))
             self._num_held_newlines = 0
             return reasoning, ""
-        if phase is _Phase.BEFORE and self.mode is ReasoningMode.OPEN:
-            return held.strip("\n"), ""
         return "", self._content_text(held)
 
     def _run(self) -> tuple[str, str]:
@@ -137,32 +139,39 @@ class ReasoningSplitter:
         self._phase = _Phase.REASONING if self.mode is ReasoningMode.OPEN else _Phase.CONTENT
 
     def _look_for_end(self) -> str:
+        begin = self._num_fed - len(self._held)
         head, tag, rest = self._held.partition(self._end_tag)
         if tag:
-            reasoning = self._reasoning_text(head)
+            reasoning = self._reasoning_text(head, begin)
             self._num_held_newlines = 0
             self._held = rest
             self._phase = _Phase.AFTER_TAG
             return reasoning
         num_shown = len(head) - _longest_partial_tag(head, self._end_tag)
         self._held = head[num_shown:]
-        return self._reasoning_text(head[:num_shown])
+        return self._reasoning_text(head[:num_shown], begin)
 
     def _content_text(self, text: str) -> str:
         if text and self.content_start is None:
             self.content_start = self._num_fed - len(text)
         return text
 
-    def _reasoning_text(self, text: str) -> str:
-        """Drop leading newlines of the reasoning and hold trailing ones, which may turn out to be the end."""
+    def _reasoning_text(self, text: str, begin: int) -> str:
+        """Drop leading newlines of the reasoning and hold trailing ones, which may turn out to be the end.
+
+        ``begin`` is the offset of ``text`` in all that was fed.
+        """
+        end = begin + len(text)
         if not self._has_reasoning_text:
             text = text.lstrip("\n")
+            self.reasoning_start = end - len(text)
         body = text.rstrip("\n")
         num_trailing = len(text) - len(body)
         if not body:
             self._num_held_newlines += num_trailing
             return ""
         self._has_reasoning_text = True
+        self.reasoning_end = end - num_trailing
         shown = "\n" * self._num_held_newlines + body
         self._num_held_newlines = num_trailing
         return shown

@@ -9,7 +9,7 @@
 namespace pocket {
 
 // One block, taken apart: value of element i = d * scales[g] * (level(code) - offset) + m * mins[g], where g is the
-// element's group, and scales and mins are 1 in formats without super-blocks (packed_form.h has the offsets and groups).
+// element's group, and scales and mins are 1 in formats without super-blocks (packed_form.h has offsets and groups).
 struct Block {
   std::uint8_t codes[256];  // block_elements of them, in the order of elements
   std::uint16_t d;          // fp16 bits; bf16 bits for MXFP4
@@ -18,8 +18,8 @@ struct Block {
   std::int8_t mins[16];
 };
 
-// Blocks of 32 are d, m, fifth bits and codes one after the other; -1 for what a format lacks. Codes are 32 bytes, or 16
-// whose low nibbles are elements 0 to 15 and whose high ones are 16 to 31; bit i of the fifth bits is element i's.
+// Blocks of 32 are d, m, fifth bits and codes one after the other; -1 for what a format lacks. Codes are 32 bytes, or
+// 16 whose low nibbles are elements 0 to 15 and whose high ones are 16 to 31; bit i of the fifth bits is element i's.
 struct SmallBlockLayout {
   int m = -1;
   int fifth_bits = -1;

@@ -1,7 +1,8 @@
 // The inner loops of Gated DeltaNet, one table per instruction set.
 //
 // Arrays of a head are rows of whole vectors: `padded_key` and `padded_value` are key_dim and value_dim rounded up to
-// 16, and the padding of values is zero. Sums over key_dim and over positions go in ascending order, one chain per element.
+// 16, and the padding of values is zero. Sums over key_dim and over positions go in ascending order, one chain per
+// element.
 #pragma once
 
 #include <cstdint>

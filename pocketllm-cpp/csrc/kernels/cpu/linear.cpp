@@ -161,7 +161,8 @@ void multiply_segment(Context& context, const SegmentProduct& product) {
                                  ? segment.num_strips * segment.strip_bytes / kTaskBytes
                                  : segment.num_strips * kStripRows * product.x.num_columns * num_rows / kTaskProducts;
   const std::int64_t most = std::min(num_steps, context.threads.num_threads() * kTasksPerThread);
-  const std::int64_t num_strip_tasks = context.threads.num_threads() == 1 ? 1 : std::clamp<std::int64_t>(worth, 1, most);
+  const bool alone = context.threads.num_threads() == 1;
+  const std::int64_t num_strip_tasks = alone ? 1 : std::clamp<std::int64_t>(worth, 1, most);
   context.threads.run(num_strip_tasks * num_row_tasks, [&](std::int64_t task, int) {
     const std::int64_t strip_task = task / num_row_tasks;
     const std::int64_t row_task = task % num_row_tasks;
@@ -229,33 +230,6 @@ void multiply(Context& context, const Matrix& matrix, const ActivationRows& x, c
               std::int64_t stride, Store store) {
   multiply_with(linear_kernels(instruction_set_in_use()), context, static_cast<const PackedMatrix&>(matrix), x.state(),
                 bias, y, stride, store);
-}
-
-void multiply_reference(std::span<const MatrixPart> parts, std::int64_t num_columns, const float* x,
-                        std::int64_t num_rows, float* y) {
-  std::int64_t total = 0;
-  for (const MatrixPart& part : parts) total += part.num_rows;
-  std::vector<float> weights(static_cast<std::size_t>(num_columns));
-  std::int64_t column = 0;
-  for (const MatrixPart& part : parts) {
-    for (std::int64_t index = 0; index < part.num_rows; ++index, ++column) {
-      const std::int64_t source = part.source_rows == nullptr ? index : part.source_rows[index];
-      dequantize_row(part.dtype, part.data + static_cast<std::size_t>(source) * row_bytes(part.dtype, num_columns),
-                     num_columns, weights.data());
-      if (part.dtype == DType::kF8E4M3 && part.scales != nullptr) {
-        const std::int64_t tiles_across = (num_columns + part.scale_columns - 1) / part.scale_columns;
-        const float* scales = part.scales + source / part.scale_rows * tiles_across;
-        for (std::int64_t k = 0; k < num_columns; ++k) weights[static_cast<std::size_t>(k)] *= scales[k / part.scale_columns];
-      }
-      for (std::int64_t row = 0; row < num_rows; ++row) {
-        double sum = 0.0;
-        for (std::int64_t k = 0; k < num_columns; ++k) {
-          sum += static_cast<double>(weights[static_cast<std::size_t>(k)]) * x[row * num_columns + k];
-        }
-        y[row * total + column] = static_cast<float>(sum);
-      }
-    }
-  }
 }
 
 }  // namespace pocket

@@ -3,7 +3,7 @@
 // Per output element and group of columns, in the order of groups, all of them compute the same IEEE operations:
 //
 //   acc   = sum over the group of code * activation code, exact in integers, minus offset * (sum of activation codes)
-//   t     = fma(kMagic + acc, d, -kMagic * d)          the rounding of acc * d; the sum is exact, formed as integer bits
+//   t     = fma(kMagic + acc, d, -kMagic * d)          acc * d, rounded once: the sum is exact, formed as integer bits
 //   t     = fma(m, sum of activation codes, t)         for formats with a min
 //   out   = fma(t, activation scale, out)
 //
@@ -66,7 +66,7 @@ struct PanelProduct {
   bool is_first;   // block: `partial` holds nothing yet
   bool is_last;    // block: results go to `output`
   ProductOutput output;
-  // Packed bytes that will be wanted next are brought into the cache meanwhile: so many of each strip, next_stride apart.
+  // Packed bytes wanted next are brought into the cache meanwhile: so many of each strip, strips next_stride apart.
   const std::byte* next;
   std::int64_t next_bytes;
   std::int64_t next_stride;

@@ -1,8 +1,9 @@
-// The products over block formats, written once for a vector type V of 16 lanes. Included by linear_<set>.cpp alone, each
-// with its own V in an anonymous namespace, so that nothing compiled for one instruction set can be linked into another.
+// The products over block formats, written once for a vector type V of 16 lanes. Included by linear_<set>.cpp alone,
+// each with its own V in an anonymous namespace: nothing compiled for one instruction set is linked into another.
 //
-// V has: F (16 floats), I (16 int32), B (64 bytes: a chunk), A (4 activation codes in every lane), and the functions used
-// below. V::dot<kWide>(acc, codes, a) adds, in each lane, the exact sum of 4 products of (code - kWideOffset if kWide).
+// V has: F (16 floats), I (16 int32), B (64 bytes: a chunk), A (4 activation codes in every lane), and the functions
+// used below. V::dot<kWide>(acc, codes, a) adds, in each lane, the exact sum of 4 products; wide codes count as
+// code - kWideOffset.
 #pragma once
 
 #include <cstddef>

@@ -90,13 +90,14 @@ struct SegmentPlan {
 
 StripSource strip_source(const SegmentPlan& plan, std::int64_t num_columns, std::int64_t strip) {
   StripSource source;
+  const std::size_t stored_bytes = row_bytes(plan.segment.dtype, num_columns);
   std::int64_t first = strip * kStripRows;  // in what is left of the segment
   std::size_t filled = 0;
   for (const MatrixPart* part : plan.parts) {
     for (; first < part->num_rows && filled < kStripRows; ++first, ++filled) {
       source.part[filled] = part;
       source.row[filled] = stored_row(*part, first);
-      source.data[filled] = part->data + static_cast<std::size_t>(source.row[filled]) * row_bytes(part->dtype, num_columns);
+      source.data[filled] = part->data + static_cast<std::size_t>(source.row[filled]) * stored_bytes;
     }
     first = std::max<std::int64_t>(0, first - part->num_rows);
     if (filled == kStripRows) break;

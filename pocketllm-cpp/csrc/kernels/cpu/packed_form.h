@@ -1,7 +1,7 @@
 // The packed form of block-quantised weights: what pack.cpp writes and the products read.
 //
-// Every block format is  w = d * (code - offset) [+ m]  with unsigned codes of a few bits, and d and m per group of 32 or
-// 16 columns. Rows are packed in strips of 16. A strip is one stream of units of 64 columns, in the order of columns:
+// Every block format is  w = d * (code - offset) [+ m]  with unsigned codes of a few bits, and d and m per group of 32
+// or 16 columns. Rows are packed in strips of 16. A strip is one stream of units of 64 columns in order:
 //
 //   [scales of the unit][codes of the unit]
 //
@@ -9,14 +9,14 @@
 // order of the byte dot products (16 lanes of 4 bytes). In a unit, with line = 64 bytes:
 //
 //   8 bits    16 lines, a chunk each
-//   4 bits    8 lines: line l holds chunk 8 * (l / 4) + l % 4 in its low nibbles, and the chunk 4 further in its high ones
+//   4 bits    8 lines: line l holds chunk 8 * (l / 4) + l % 4 in its low nibbles, the chunk 4 further in its high ones
 //   5 bits    as 4 bits, then 16 planes of 64 bits: bit i of plane c is the fifth bit of code i of chunk c
 //   2 bits    4 lines: bits 2 * f of line q are chunk 4 * q + f
 //   3 bits    as 2 bits, then planes of the third bit
 //   6 bits    as 4 bits, then as 2 bits for the two upper bits
 //
-// Scales: 16 values (one per row) of each group. kHalf and kBFloat: d of the unit's two groups, then their m. kSuper: one
-// byte each, times the fp16 d (and m) of the super-block, which stand in a line of their own before its four units.
+// Scales: 16 values (one per row) of each group. kHalf and kBFloat: d of the unit's two groups, then their m. kSuper:
+// one byte each, times the fp16 d (and m) of the super-block, which stand in a line of their own before its four units.
 #pragma once
 
 #include <cstdint>

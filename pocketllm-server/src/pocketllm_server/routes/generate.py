@@ -17,13 +17,10 @@ from pocketllm_server.http_io import check_json, read_body
 from pocketllm_server.limits import check_prompt_limits
 from pocketllm_server.service import Service
 from pocketllm_server.streams import Endpoint, answer, stream
-from pocketllm_server.wire.decode import decode_object, set_fields, unknown_fields
+from pocketllm_server.wire.decode import decode_object, is_quick, set_fields, unknown_fields
 from pocketllm_server.wire.ignored_fields import ignored_fields_header
 
 logger = logging.getLogger(__name__)
-
-# Decoding and checking this much takes about a millisecond; more goes to a thread, so that probes are answered.
-MAX_INLINE_BYTES = 64 * 1024
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
@@ -57,7 +54,7 @@ class GenerateRoute:
         settings = service.settings
         check_json(scope)
         data = await read_body(scope, receive, settings.max_body_bytes, settings.body_timeout_s)
-        if len(data) <= MAX_INLINE_BYTES:
+        if is_quick(data):
             read = self._read(data)
         else:
             read = await asyncio.to_thread(self._read, data)
@@ -73,7 +70,7 @@ class GenerateRoute:
         await stream(service, reply, read.requests, created, receive, send, with_usage=with_usage, headers=headers)
 
     def _read(self, data: bytes) -> ReadRequest:
-        body = decode_object(data)
+        body = decode_object(data, self._service.settings.max_json_values)
         fields = set_fields(body, self.shape)
         ignored = unknown_fields(body, self.shape)
         if ignored and self._service.settings.strict_fields:

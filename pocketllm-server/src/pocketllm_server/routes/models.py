@@ -11,6 +11,8 @@ from pocketllm.errors import BackendUnavailableError
 from pocketllm.fields import BOTH, supported_fields
 from pocketllm_server.http_io import send_json
 from pocketllm_server.service import Service
+from pocketllm_server.wire import anthropic, responses_api
+from pocketllm_server.wire.dialect import supported_rows
 
 
 class Models:
@@ -32,5 +34,9 @@ class Models:
         else:
             card["max_model_len"] = capabilities.max_model_len
             card["capabilities"] = msgspec.to_builtins(capabilities)
-            card["supported_fields"] = {endpoint: supported_fields(endpoint, capabilities) for endpoint in BOTH}
+            card["supported_fields"] = {
+                **{endpoint: supported_fields(endpoint, capabilities) for endpoint in BOTH},
+                "responses": supported_rows(responses_api.ROWS, responses_api.NEEDS, capabilities),
+                "messages": supported_rows(anthropic.ROWS, anthropic.NEEDS, capabilities),
+            }
         await send_json(send, 200, {"object": "list", "data": [card]})

@@ -54,7 +54,7 @@ class _TextRoute:
 
     def _read(self, data: bytes) -> tuple[list[str], Any]:
         model = self._service.model
-        body = decode_object(data)
+        body = decode_object(data, self._service.settings.max_json_values)
         fields = set_fields(body, self.shape)
         answer = self.answer(fields, prompts_of(model), model.capabilities)
         return unknown_fields(body, self.shape), answer

@@ -19,10 +19,11 @@ from pocketllm_server.generation import Generation, open_generation
 from pocketllm_server.http_io import ClientGoneError, check_json, read_body, send_json, unless_client_leaves
 from pocketllm_server.limits import check_prompt_limits
 from pocketllm_server.metrics import RequestTimer
-from pocketllm_server.routes.generate import MAX_INLINE_BYTES
 from pocketllm_server.service import Service
 from pocketllm_server.sse import HEADERS
-from pocketllm_server.wire.decode import decode_object, set_fields, unknown_fields
+from pocketllm_server.stall_timer import StallTimer
+from pocketllm_server.streams import failure_object
+from pocketllm_server.wire.decode import decode_object, is_quick, set_fields, unknown_fields
 from pocketllm_server.wire.dialect import check_rows, in_words_of
 from pocketllm_server.wire.errors import describe, error_object
 from pocketllm_server.wire.ignored_fields import ignored_fields_header
@@ -93,13 +94,13 @@ class TranslatedRoute:
         settings = self._service.settings
         check_json(scope)
         data = await read_body(scope, receive, settings.max_body_bytes, settings.body_timeout_s)
-        if len(data) <= MAX_INLINE_BYTES:
+        if is_quick(data):
             return self._read(data)
         return await asyncio.to_thread(self._read, data)
 
     def _read(self, data: bytes) -> Reading:
         service = self._service
-        body = decode_object(data)
+        body = decode_object(data, service.settings.max_json_values)
         ignored = unknown_fields(body, self.shape)
         fields = set_fields(body, self.shape)
         ignored += self.unenforced(fields)
@@ -155,7 +156,10 @@ class TranslatedRoute:
             async with open_generation(self._service, [reading.request], self.prefix) as generation:
                 timer.accepted = True
                 log = self.log(reading.fields, reading.request, generation.response_id, created)
-                await self._send_events(generation, log, timer, reading.ignored, send)
+                headers = [*HEADERS, *ignored_fields_header(reading.ignored)]
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                async with StallTimer(send, self._service.settings.send_timeout_s) as body:
+                    await self._send_events(generation, log, timer, body)
 
         try:
             await unless_client_leaves(receive, work())
@@ -167,40 +171,31 @@ class TranslatedRoute:
         finally:
             timer.record()
 
-    async def _send_events(
-        self, generation: Generation, log: AnswerLog, timer: _Timer, ignored: list[str], send: Send
-    ) -> None:
-        timeout_s = self._service.settings.send_timeout_s
+    async def _send_events(self, generation: Generation, log: AnswerLog, timer: _Timer, body: StallTimer) -> None:
         (stream,) = generation.streams
-        await send(
-            {"type": "http.response.start", "status": 200, "headers": [*HEADERS, *ignored_fields_header(ignored)]}
-        )
-        await _write(send, log.opening(stream.num_prompt_tokens), timeout_s)
+        await body.send_chunk(sse_frames(log.opening(stream.num_prompt_tokens)))
         try:
             async for event in stream:
                 timer.saw(event)
                 if event.finish_reason == FinishReason.ERROR:
-                    message = event.error or "The engine failed on this request."
                     events = log.take(msgspec.structs.replace(event, finish_reason=None))
-                    events += log.fail(error_object(500, message, code="engine_error"))
+                    events += log.fail(failure_object(stream, event))
                 elif event.finish_reason == FinishReason.CANCELLED:
                     events = log.take(msgspec.structs.replace(event, finish_reason=None))
                     events += log.fail(error_object(499, "The request was cancelled.", code="request_cancelled"))
                 else:
                     events = log.take(event)
                 if events:
-                    await _write(send, events, timeout_s)
+                    await body.send_chunk(sse_frames(events))
         except PocketLLMError as error:
             timer.word = FinishReason.ERROR.value
-            await _write(send, log.fail(describe(error)[1]), timeout_s)
-        except ClientGoneError:
-            raise
+            await body.send_chunk(sse_frames(log.fail(describe(error)[1])))
         except Exception:  # the status is sent: the stream itself must say that it failed, and still end
             logger.exception("A stream failed")
             timer.word = FinishReason.ERROR.value
             failure = error_object(500, "The server failed on this request; its log says why.", code="internal_error")
-            await _write(send, log.fail(failure), timeout_s)
-        await _write(send, [], timeout_s, more=False)
+            await body.send_chunk(sse_frames(log.fail(failure)))
+        await body.send_chunk(b"", more=False)
 
 
 def sse_frame(event: Mapping[str, Any]) -> bytes:
@@ -211,13 +206,8 @@ def sse_frame(event: Mapping[str, Any]) -> bytes:
 _encode = msgspec.json.Encoder().encode
 
 
-async def _write(send: Send, events: list[dict[str, Any]], timeout_s: float, *, more: bool = True) -> None:
-    data = b"".join([sse_frame(event) for event in events])
-    try:
-        async with asyncio.timeout(timeout_s):
-            await send({"type": "http.response.body", "body": data, "more_body": more})
-    except TimeoutError:
-        raise ClientGoneError from None
+def sse_frames(events: Sequence[Mapping[str, Any]]) -> bytes:
+    return b"".join([sse_frame(event) for event in events])
 
 
 def _as_event(result: GenerationResult) -> TokenEvent:

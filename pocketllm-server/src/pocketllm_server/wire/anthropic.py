@@ -26,6 +26,9 @@ CHAT_NAMES = {
 }
 """Chat's name of a field to this endpoint's."""
 
+NEEDS = {"tool_choice": "supports_tool_choice"}
+"""The capability without which a field has only its neutral value; chat's table is what refuses the others."""
+
 
 class AnthropicMessage(msgspec.Struct):
     role: Literal["user", "assistant", "system"]

@@ -10,10 +10,15 @@ from msgspec.structs import FieldInfo
 
 from pocketllm.errors import ConfigurationError, PocketLLMError
 from pocketllm.fields import shown, unsupported
+from pocketllm_server.wire.errors import HTTPError
 from pocketllm_server.wire.request_bodies import StreamOptions
 
 # Templates and copies recurse with several Python frames per level: this depth stays far from the interpreter's limit.
 MAX_DEPTH = 64
+
+# Decoding and checking this much takes about a millisecond; more belongs into a thread, so that probes are answered.
+MAX_QUICK_BYTES = 64 * 1024
+MAX_QUICK_MARKS = 4096
 
 # What the frames to a child process can carry.
 MIN_INT, MAX_INT = -(2**63), 2**64 - 1
@@ -55,13 +60,26 @@ class MalformedBodyError(ConfigurationError):
     """The body is not a JSON object that this server reads."""
 
 
-def decode_object(data: bytes) -> dict[str, Any]:
+def is_quick(data: bytes) -> bool:
+    """Whether a body may be decoded on the event loop."""
+    return len(data) <= MAX_QUICK_BYTES and _num_marks(data) <= MAX_QUICK_MARKS
+
+
+def decode_object(data: bytes, max_values: int) -> dict[str, Any]:
     """Parse a JSON object; of a repeated key the last value counts.
 
     Raises:
+        HTTPError: 413 for more than ``max_values`` values and keys.
         MalformedBodyError: not UTF-8, not JSON, not an object, nested deeper than :data:`MAX_DEPTH`, or with
             whole numbers of more than 64 bits.
     """
+    if has_more_values(data, max_values):
+        raise HTTPError(
+            413,
+            f"The request body holds more than {max_values} JSON values and keys: send fewer, or raise the server's "
+            f"limit (max_json_values = {max_values}).",
+            code="body_too_large",
+        )
     try:
         body = msgspec.json.decode(data)
     except msgspec.DecodeError as error:  # ValidationError, for a number out of range, is one too
@@ -72,6 +90,26 @@ def decode_object(data: bytes) -> dict[str, Any]:
         raise MalformedBodyError("The request body is not a JSON object: send the fields between braces.")
     _check_values(body, may_overflow=_LONG_NUMBER.search(data) is not None)
     return body
+
+
+def has_more_values(data: bytes, limit: int) -> bool:
+    """Whether JSON holds more than ``limit`` values and keys, an empty container being one.
+
+    Decoding holds the interpreter's lock from the first byte to the last, and takes microseconds for each value: a few
+    megabytes of ``[],[],`` would stop the event loop for seconds. Counting takes a thousandth of that.
+    """
+    if _num_marks(data) <= limit:
+        return False
+    # Text may hold marks too: look outside of the strings. Each string is a value or a key.
+    unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    if unescaped.count(b'"') > 2 * limit + 2:
+        return True
+    return _num_marks(b"".join(unescaped.split(b'"')[::2])) > limit
+
+
+def _num_marks(data: bytes) -> int:
+    """An item is one comma or the opening bracket before it; an object's item has a colon more, for its key."""
+    return data.count(b",") + data.count(b":") + data.count(b"[") + data.count(b"{")
 
 
 def _check_values(body: dict[str, Any], *, may_overflow: bool) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from pocketllm.errors import ConfigurationError, PocketLLMError
 from pocketllm.fields import NEVER, FieldRow, unsupported
+from pocketllm.types import Capabilities
 
 
 def refused(name: str, doc: str, instead: str, remedy: str, neutral: Sequence[Any] = ()) -> FieldRow:
@@ -41,6 +42,16 @@ def check_rows(fields: Mapping[str, Any], rows: Iterable[FieldRow]) -> None:
             value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in row.neutral
         ):
             raise unsupported(row.name, value, row.instead, row.remedy)
+
+
+def supported_rows(rows: Iterable[FieldRow], needs: Mapping[str, str], capabilities: Capabilities) -> list[str]:
+    """Names of the fields of ``rows`` that are acted on, in their order; ``needs`` names the capability that a field
+    wants for anything but its neutral value, as chat's table does for its own."""
+    return [
+        row.name
+        for row in rows
+        if not row.inert and not row.needs and (row.name not in needs or capabilities.supports(needs[row.name]))
+    ]
 
 
 def in_words_of(error: PocketLLMError, names: Mapping[str, str]) -> PocketLLMError:

@@ -113,4 +113,5 @@ def sum_usage(parts: Sequence[Usage]) -> Usage:
         prompt_tokens=sum(part.prompt_tokens for part in parts),
         completion_tokens=sum(part.completion_tokens for part in parts),
         cached_tokens=sum(part.cached_tokens for part in parts),
+        reasoning_tokens=sum(part.reasoning_tokens for part in parts),
     )

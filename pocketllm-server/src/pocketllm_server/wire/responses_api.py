@@ -28,6 +28,15 @@ CHAT_NAMES = {
 }
 """Chat's name of a field to this endpoint's."""
 
+NEEDS = {
+    "tool_choice": "supports_tool_choice",
+    "parallel_tool_calls": "supports_structured_outputs",
+    "text": "supports_structured_outputs",
+    "include": "supports_logprobs",
+    "top_logprobs": "supports_logprobs",
+}
+"""The capability without which a field has only its neutral value; chat's table is what refuses the others."""
+
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
