@@ -335,6 +335,31 @@ def test_close_ends_everything_that_was_accepted(tiny: TinyLlama) -> None:
     driver.engine.events.close()
 
 
+def test_a_request_accepted_just_before_close_gets_its_end(tiny: TinyLlama, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It arrives after the engine's thread has looked for messages, and close() comes before it looks again."""
+    driver = Driver.open(tiny.path, dtype="float32")
+    engine = driver.engine
+    look = engine._take_messages
+    late: list[Stream] = []
+    armed = threading.Event()
+
+    def look_and_be_overtaken() -> None:
+        look()
+        if armed.is_set() and not late:
+            late.extend(driver.submit(random_ids(4, 1)))
+            engine._closing = True
+
+    monkeypatch.setattr(engine, "_take_messages", look_and_be_overtaken)
+    armed.set()
+    engine._wake.set()
+    engine._thread.join(LIMIT_S)
+    assert not engine._thread.is_alive()
+    driver.read()
+    assert late[0].reason == "cancelled"
+    engine.pocketllm_close(LIMIT_S)
+    engine.events.close()
+
+
 def test_close_does_not_wait_for_a_step_that_hangs(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     execute = Runner.execute

@@ -270,3 +270,17 @@ def test_any_workload_ends_with_every_block_free(seed: int, fixed: bool) -> None
     assert not to_come
     assert scheduler.pool.num_free == num_blocks
     assert scheduler.num_waiting == 0
+
+
+def test_a_preempted_choice_with_tokens_of_its_own_follows_nobody() -> None:
+    """A leader's prompt is not where such a choice goes on: it has to compute its own tokens again too."""
+    scheduler = make(chunk_tokens=4, max_step_tokens=16)
+    leader, preempted = request(8, n=2)
+    scheduler.add([leader])
+    advance(scheduler, scheduler.schedule())
+    assert leader.num_generated == 0
+    preempted.tokens += [1, 1]
+    scheduler.add([preempted])
+    scheduler.schedule()
+    assert preempted.phase is Phase.RUNNING
+    assert leader.group.followers == []

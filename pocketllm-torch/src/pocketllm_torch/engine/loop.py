@@ -204,8 +204,11 @@ class TorchEngine:
 
     def _loop(self) -> None:
         while self._fatal is None:
+            # Read before the messages: whatever was accepted before close() is then among them.
+            with self._lock:
+                closing = self._closing
             self._take_messages()
-            if self._closing:
+            if closing:
                 self._end(list(self._live.values()), FinishReason.CANCELLED)
                 return
             plan = self._scheduler.schedule()

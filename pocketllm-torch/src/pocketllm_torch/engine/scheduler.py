@@ -201,7 +201,7 @@ class Scheduler:
         while position < len(self.waiting) and budget > 0 and len(self.running) < self.max_num_sequences:
             sequence = self.waiting[position]
             group = sequence.group
-            if group.leader is not None and group.leader is not sequence and self._is_prefilling(group.leader):
+            if sequence.num_generated == 0 and self._waits_for(group.leader, sequence):
                 self.waiting.pop(position)
                 group.followers.append(sequence)
                 continue
@@ -219,7 +219,10 @@ class Scheduler:
             budget = self._add_chunk(plan, sequence, budget)
 
     @staticmethod
-    def _is_prefilling(leader: Sequence) -> bool:
+    def _waits_for(leader: Sequence | None, sequence: Sequence) -> bool:
+        """True while another choice of the same request is computing the prompt that both have."""
+        if leader is None or leader is sequence:
+            return False
         return leader.phase is not Phase.DONE and leader.num_generated == 0
 
     def _chunk_length(self, sequence: Sequence) -> int:
