@@ -1,6 +1,11 @@
 """Our native engine beside llama.cpp and OpenVINO GenAI, in one run, alternating, with the quality of each.
 
-    nox -s benchmarks -- peers            (builds the peers first: ten minutes, once)
+    python tests/benchmarks/peers/compare.py --llama-source llama_cpp_python-0.3.36 --llama-tools build-llama/bin
+        --peer-python peers/bin/python --bandwidth bench_bandwidth --smollm2 FILE [--gemma3 FILE]
+
+What it needs is built by hand: the sdist of llama-cpp-python holds llama.cpp's source, from which CMake builds
+llama-bench, llama-batched-bench and llama-quantize; `peers` is an environment with openvino-genai and what the binding
+imports; bench_bandwidth comes from tests/cpp/native.
 
 On SmolLM2-135M: Q4_1 (the published file) and Q8_0 (requantised by llama.cpp) for ours and llama.cpp, Q8_0 for
 OpenVINO, whose import of the Q4_1 file ruins the model. On Gemma 3 270M: Q4_K_M for ours and llama.cpp. Every figure is

@@ -91,13 +91,15 @@ class Ours:
     def logits(self, prompt: list[int], path: str) -> None:
         import numpy as np
 
-        from pocketllm_cpp import PersistentEngine
+        from pocketllm_cpp import ForwardSmokeOptions, PersistentEngine
 
-        session = PersistentEngine(self.model, max_context=MAX_MODEL_LEN, num_threads=self.num_threads)
-        np.save(path, np.asarray(session.verify_logits(prompt)))
-
-    def bytes_per_token(self) -> int:
-        return int(self._engine.pocketllm_capabilities().details["bytes_per_token"])
+        options = ForwardSmokeOptions(num_threads=self.num_threads)
+        session = PersistentEngine(self.model, options, max_context=MAX_MODEL_LEN)
+        session.prefill(prompt[:1])
+        rows = [np.array(session.last_logits())]
+        session.verify_step(prompt[1:])
+        rows += [np.array(session.last_logits(row)) for row in range(len(prompt) - 1)]
+        np.save(path, np.stack(rows))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`pocketllm serve --backend cpp` beside llama-server: streaming completions over loopback, engines taking turns.
 
-    nox -s benchmarks -- serving          (builds the peer first: ten minutes, once)
+    python tests/benchmarks/peers/serving.py --llama-tools build-llama/bin --smollm2 FILE
 
 Every stream sends a prompt of its own (no prefix is shared) and reads its answer to the end. Per number of streams:
 aggregate generated tokens per second, time to the first token, time between tokens (median and 99th percentile) and
