@@ -10,20 +10,24 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from pocketllm_torch.models.registry import FAMILIES as REGISTERED
+from tests.cpp.tiny_checkpoints import FAMILIES, TinyCheckpoint, write_gguf_twin, write_tiny
 from tests.torch.driving import Driver, Stream
-from tests.torch.tiny_families import FAMILIES, TinyModel, write_tiny
 from tests.torch.tiny_llama import random_ids
 
 TOLERANCE = 1e-4
 GENERATED = 12
 
 
-@pytest.fixture(scope="module", params=sorted(FAMILIES))
-def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
-    return write_tiny(request.param, tmp_path_factory.mktemp(request.param))
+@pytest.fixture(scope="module", params=[f"{family} {kind}" for family in sorted(FAMILIES) for kind in ("hf", "gguf")])
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TinyCheckpoint:
+    """Every family as a Hugging Face folder, and as its twin in one GGUF file."""
+    family, kind = request.param.split()
+    folder = tmp_path_factory.mktemp(family)
+    made = write_tiny(family, folder / "hf", widen=4.0)
+    return made if kind == "hf" else write_gguf_twin(made, folder / "twin.gguf")
 
 
-def check(tiny: TinyModel, ids: list[int], stream: Stream) -> None:
+def check(tiny: TinyCheckpoint, ids: list[int], stream: Stream) -> None:
     """The greedy continuation, and the log probability of every prompt token."""
     assert stream.tokens == tiny.greedy(ids, GENERATED)
     assert stream.prompt is not None
@@ -36,20 +40,21 @@ def check(tiny: TinyModel, ids: list[int], stream: Stream) -> None:
             assert abs(logprob - float(expected[position - 1, token])) < TOLERANCE
 
 
-def test_every_registered_family_is_tested() -> None:
-    assert set(REGISTERED) == {"llama", *FAMILIES}
+def test_every_registered_family_is_tested(tmp_path: Path) -> None:
+    written = {write_tiny(family, tmp_path / family).model.config.model_type for family in FAMILIES}
+    assert set(REGISTERED) == written
 
 
 # Chunks cross the window of 16 and the linear layers' chunks of 64 in several places.
 @pytest.mark.parametrize("chunk_tokens", [512, 33, 7])
-def test_equals_transformers(tiny: TinyModel, chunk_tokens: int) -> None:
+def test_equals_transformers(tiny: TinyCheckpoint, chunk_tokens: int) -> None:
     ids = random_ids(70, 1)
     with Driver.open(tiny.path, dtype="float32", prefill_chunk_tokens=chunk_tokens) as driver:
         stream = driver.run(ids, max_tokens=GENERATED, logprobs=True, top_logprobs=3, prompt_logprobs=True)
         check(tiny, ids, stream)
 
 
-def test_sequences_of_a_batch_keep_apart(tiny: TinyModel) -> None:
+def test_sequences_of_a_batch_keep_apart(tiny: TinyCheckpoint) -> None:
     prompts = [random_ids(length, 10 + length) for length in (5, 40, 21, 66)]
     with Driver.open(tiny.path, dtype="float32", max_batch_size=3, prefill_chunk_tokens=24) as driver:
         streams = [
@@ -61,7 +66,7 @@ def test_sequences_of_a_batch_keep_apart(tiny: TinyModel) -> None:
             check(tiny, ids, stream)
 
 
-def test_choices_take_over_a_prompt_with_its_state(tiny: TinyModel) -> None:
+def test_choices_take_over_a_prompt_with_its_state(tiny: TinyCheckpoint) -> None:
     ids = random_ids(21, 3)
     with Driver.open(tiny.path, dtype="float32") as driver:
         streams = driver.submit(ids, n=3, max_tokens=GENERATED)
@@ -69,7 +74,7 @@ def test_choices_take_over_a_prompt_with_its_state(tiny: TinyModel) -> None:
         assert [stream.tokens for stream in streams] == [tiny.greedy(ids, GENERATED)] * 3
 
 
-def test_a_preempted_sequence_ends_as_if_nothing_had_happened(tiny: TinyModel) -> None:
+def test_a_preempted_sequence_ends_as_if_nothing_had_happened(tiny: TinyCheckpoint) -> None:
     prompts = [random_ids(30, 5), random_ids(30, 6)]
     blocks = 5  # of 16 positions: each sequence grows to three
     with Driver.open(tiny.path, dtype="float32", max_model_len=64) as probe:
@@ -84,7 +89,7 @@ def test_a_preempted_sequence_ends_as_if_nothing_had_happened(tiny: TinyModel) -
         assert [stream.tokens for stream in streams] == [tiny.greedy(ids, GENERATED) for ids in prompts]
 
 
-def test_deterministic_mode_gives_the_same_bits_alone_and_in_a_batch(tiny: TinyModel) -> None:
+def test_deterministic_mode_gives_the_same_bits_alone_and_in_a_batch(tiny: TinyCheckpoint) -> None:
     ids, others = random_ids(50, 8), [random_ids(20 + index, 20 + index) for index in range(3)]
     options = {"deterministic": True}
     with Driver.open(tiny.path, dtype="float32", options=options, prefill_chunk_tokens=32) as driver:
@@ -96,10 +101,10 @@ def test_deterministic_mode_gives_the_same_bits_alone_and_in_a_batch(tiny: TinyM
     assert [entry.logprob for entry in together.logprobs] == [entry.logprob for entry in alone.logprobs]
 
 
-@pytest.mark.parametrize("model_type, root", [("qwen3_5_text", "qwen3_5"), ("gemma3_text", "gemma3")])
-def test_the_language_model_of_a_wrapper_is_found(model_type: str, root: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family, root", [("qwen35", "qwen3_5"), ("gemma3", "gemma3")])
+def test_the_language_model_of_a_wrapper_is_found(family: str, root: str, tmp_path: Path) -> None:
     """Releases put the text model beside a vision part, in the configuration and in the tensors' names."""
-    tiny = write_tiny(model_type, tmp_path)
+    tiny = write_tiny(family, tmp_path, widen=4.0)
     config = json.loads((tmp_path / "config.json").read_text())
     wrapped = {"model_type": root, "text_config": config, "vision_config": {"model_type": "vision"}}
     wrapped["tie_word_embeddings"] = config.get("tie_word_embeddings", False)
