@@ -63,10 +63,10 @@ async def test_wrong_methods(method: str, path: str) -> None:
         b'{"prompt":"x","temperature":1e999}',
         b'{"prompt":"x","seed":' + b"9" * 5000 + b"}",
         b'{"prompt":"x","seed":' + b"9" * 400 + b"}",
-        b'{"prompt":' + b"[" * 100_000,
-        b'{"prompt":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"prompt":' + b"[" * 30_000,
+        b'{"prompt":' + b"[" * 30_000 + b"]" * 30_000 + b"}",
         b'{"prompt":"x","metadata":' + b'{"a":' * 500 + b"1" + b"}" * 500 + b"}",
-        b'{"a":' * 100_000,
+        b'{"a":' * 30_000,
         json.dumps({"prompt": "x"}).encode("utf-16"),
     ],
     ids=lambda data: repr(data[:24]),
@@ -76,6 +76,14 @@ async def test_bodies_that_are_no_json_object(data: bytes) -> None:
         response = await client.post(COMPLETIONS, content=data, headers=JSON)
     assert response.status_code == 400
     error_of(response)
+
+
+@pytest.mark.parametrize("opening", [b'{"prompt":' + b"[" * 100_000, b'{"a":' * 100_000])
+async def test_nesting_without_an_end_is_refused_unread(opening: bytes) -> None:
+    async with client_of(FakeLLM()) as client:
+        response = await client.post(COMPLETIONS, content=opening, headers=JSON)
+    assert response.status_code == 413
+    assert "max_json_values" in error_of(response)["message"]
 
 
 async def test_the_last_of_a_repeated_key_counts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,12 +13,16 @@ from typing import Any
 import httpx
 import pytest
 
+from pocketllm import async_llm
 from pocketllm.async_llm import AsyncLLM
+from pocketllm.checkpoint.tokenizer import Tokenizer
 from pocketllm.engine.call import GenerateCall
 from pocketllm.engine_args import EngineArgs
 from pocketllm.hookspecs import hookimpl
 from pocketllm.testing.toy_checkpoint import write_toy_checkpoint
 from pocketllm.text.choice import ChoiceText
+from pocketllm_server.routes import generate
+from pocketllm_server.wire.decode import MAX_QUICK_BYTES, decode_object
 from tests.engine.sample_extensions import echo_with
 from tests.server.http_app import COMPLETIONS
 from tests.server.live import Live, live
@@ -81,3 +86,38 @@ async def test_a_pipeline_that_fails(toy_path: Path, monkeypatch: pytest.MonkeyP
     lines = [line for line in lines_of(stream) if line["logger"] == "pocketllm.engine"]
     assert sorted(line.get("request_id", "none") for line in lines) == ["one", "two"]
     assert all("ZeroDivisionError" in line["traceback"] for line in lines)
+
+
+async def test_a_prompt_that_is_prepared_in_a_thread(toy_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = Tokenizer.encode
+    threads = set()
+
+    def talking(self: Tokenizer, *args: Any, **options: Any) -> list[int]:
+        threads.add(threading.current_thread().name.rpartition("_")[0])
+        logging.getLogger("pocketllm.talkative").info("encoding")
+        return encode(self, *args, **options)
+
+    with logged("info", "json", monkeypatch) as stream:
+        async with serving(toy_path) as server:
+            monkeypatch.setattr(Tokenizer, "encode", talking)
+            monkeypatch.setattr(async_llm, "MAX_INLINE_CHARS", 1)
+            await ask(server, ["one", "two"], max_tokens=1)
+            monkeypatch.undo()
+    assert threads == {"pocketllm-prepare"}
+    lines = [line for line in lines_of(stream) if line["logger"] == "pocketllm.talkative"]
+    assert [line.get("request_id") for line in sorted(lines, key=str)] == ["one", "two"]
+
+
+async def test_a_body_that_is_read_in_a_thread(toy_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def talking(data: bytes, max_values: int) -> dict[str, Any]:
+        logging.getLogger("pocketllm.talkative").info(threading.current_thread().name)
+        return decode_object(data, max_values)
+
+    with logged("info", "json", monkeypatch) as stream:
+        async with serving(toy_path) as server:
+            monkeypatch.setattr(generate, "decode_object", talking)
+            await ask(server, ["one"], unknown="x" * MAX_QUICK_BYTES, max_tokens=1)
+            monkeypatch.undo()
+    (line,) = (line for line in lines_of(stream) if line["logger"] == "pocketllm.talkative")
+    assert line["message"].startswith("pocketllm-body")
+    assert line["request_id"] == "one"

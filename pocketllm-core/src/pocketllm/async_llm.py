@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import functools
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -170,7 +172,9 @@ class AsyncLLM:
         if _is_short(request):
             prepared = self._host.prepare(request)
         else:
-            prepared = await asyncio.get_running_loop().run_in_executor(self._executor, self._host.prepare, request)
+            # What is logged on the way says whose it is, as on the loop.
+            prepare = functools.partial(contextvars.copy_context().run, self._host.prepare)
+            prepared = await asyncio.get_running_loop().run_in_executor(self._executor, prepare, request)
         record = self._host.submit(request, prepared)
         self._plan_timer()
         return AsyncStream(record)

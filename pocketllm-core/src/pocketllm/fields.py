@@ -167,8 +167,13 @@ def describe(row: FieldRow) -> tuple[str, str, str, str]:
 
 def shown(value: Any) -> str:
     """``value`` as JSON for an error message, cut to a readable length."""
-    # Cut before encoding, too: a caller's string may be megabytes long.
-    text = json.dumps(value[:MAX_SHOWN_CHARS] if isinstance(value, str) else value, ensure_ascii=False, default=repr)
+    # Cut before encoding, too: a caller's string may be megabytes long, and a list may hold as many values.
+    value = value[:MAX_SHOWN_CHARS] if isinstance(value, str) else value
+    text = ""
+    for part in json.JSONEncoder(ensure_ascii=False, default=repr).iterencode(value):
+        text += part
+        if len(text) > MAX_SHOWN_CHARS:
+            break
     return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 1] + "…"
 
 

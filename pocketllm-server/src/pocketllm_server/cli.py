@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Threads that render and tokenize must not keep the event loop from the interpreter's lock for longer at each turn.
+SWITCH_INTERVAL_S = 0.001
+
 _SUPERVISOR = "For tensor parallelism; without effect on one device."
 _INERT = {
     "enable_auto_tool_choice": "Tool calls need no flag here: --enable-auto-tool-choice has no effect.",
@@ -140,6 +143,7 @@ def _serve(args: EngineArgs, settings: ServerSettings, source: ModelSource, note
             # large body sets off several of them, all with the interpreter's lock held.
             gc.collect()
             gc.freeze()
+            sys.setswitchinterval(SWITCH_INTERVAL_S)
             return await serve_app(create_app(AsyncLLM(args, on_progress=report), settings), listener, interrupt)
 
         return asyncio.run(run())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -57,7 +56,7 @@ class GenerateRoute:
         if is_quick(data):
             read = self._read(data)
         else:
-            read = await asyncio.to_thread(self._read, data)
+            read = await service.read_large(self._read, data)
         headers = ignored_fields_header(read.ignored)
         if headers:
             logger.info("request %s: ignored fields: %s", read.requests[0].request_id, headers[0][1].decode())

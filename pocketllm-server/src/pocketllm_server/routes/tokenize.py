@@ -49,15 +49,14 @@ class _TextRoute:
         settings = self._service.settings
         check_json(scope)
         data = await read_body(scope, receive, settings.max_body_bytes, settings.body_timeout_s)
-        ignored, body = await asyncio.to_thread(self._read, data)
-        await send_json(send, 200, body, ignored_fields_header(ignored))
-
-    def _read(self, data: bytes) -> tuple[list[str], Any]:
+        fields, ignored = await self._service.read_large(self._read, data)
         model = self._service.model
+        answer = await asyncio.to_thread(self.answer, fields, prompts_of(model), model.capabilities)
+        await send_json(send, 200, answer, ignored_fields_header(ignored))
+
+    def _read(self, data: bytes) -> tuple[dict[str, Any], list[str]]:
         body = decode_object(data, self._service.settings.max_json_values)
-        fields = set_fields(body, self.shape)
-        answer = self.answer(fields, prompts_of(model), model.capabilities)
-        return unknown_fields(body, self.shape), answer
+        return set_fields(body, self.shape), unknown_fields(body, self.shape)
 
     def rendering(self, fields: dict[str, Any], capabilities: Capabilities) -> GenerationRequest:
         """The chat request whose prompt is meant."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -96,7 +95,7 @@ class TranslatedRoute:
         data = await read_body(scope, receive, settings.max_body_bytes, settings.body_timeout_s)
         if is_quick(data):
             return self._read(data)
-        return await asyncio.to_thread(self._read, data)
+        return await self._service.read_large(self._read, data)
 
     def _read(self, data: bytes) -> Reading:
         service = self._service

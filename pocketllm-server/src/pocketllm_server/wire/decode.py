@@ -20,10 +20,19 @@ MAX_DEPTH = 64
 MAX_QUICK_BYTES = 64 * 1024
 MAX_QUICK_MARKS = 4096
 
+PIECE_BYTES = 64 * 1024
+
 # What the frames to a child process can carry.
 MIN_INT, MAX_INT = -(2**63), 2**64 - 1
 
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+# Decoding makes a list or an object in the time of eight numbers or more, the garbage collector's visits included.
+VALUES_PER_CONTAINER = 8
+
+# A whole number of 19 digits or more, and no part of another number.
+_LONG_NUMBER = re.compile(rb"(?<![0-9.eE+-])-?[0-9]{19,}(?![0-9.eE])")
+_DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+_BRACES_AS_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _PATH = re.compile(r" - at `\$(.*)`$")
 _FIELDS: dict[type[msgspec.Struct], dict[str, FieldInfo]] = {}
 
@@ -68,18 +77,15 @@ def is_quick(data: bytes) -> bool:
 def decode_object(data: bytes, max_values: int) -> dict[str, Any]:
     """Parse a JSON object; of a repeated key the last value counts.
 
+    Decoding holds the interpreter's lock from the first byte to the last, and takes microseconds for each value: what
+    is too much is therefore found in the bytes before, and what is wrong in them too, not by walking over the values.
+
     Raises:
-        HTTPError: 413 for more than ``max_values`` values and keys.
+        HTTPError: 413 for more than ``max_values`` values and keys, or lists and objects of an eighth of that.
         MalformedBodyError: not UTF-8, not JSON, not an object, nested deeper than :data:`MAX_DEPTH`, or with
             whole numbers of more than 64 bits.
     """
-    if has_more_values(data, max_values):
-        raise HTTPError(
-            413,
-            f"The request body holds more than {max_values} JSON values and keys: send fewer, or raise the server's "
-            f"limit (max_json_values = {max_values}).",
-            code="body_too_large",
-        )
+    check_amounts(data, max_values)
     try:
         body = msgspec.json.decode(data)
     except msgspec.DecodeError as error:  # ValidationError, for a number out of range, is one too
@@ -88,43 +94,85 @@ def decode_object(data: bytes, max_values: int) -> dict[str, Any]:
         raise _too_deep() from None
     if not isinstance(body, dict):
         raise MalformedBodyError("The request body is not a JSON object: send the fields between braces.")
-    _check_values(body, may_overflow=_LONG_NUMBER.search(data) is not None)
+    if is_deeper(data, MAX_DEPTH):
+        raise _too_deep()
+    if has_long_number(data):
+        raise _too_long(body)
     return body
 
 
-def has_more_values(data: bytes, limit: int) -> bool:
-    """Whether JSON holds more than ``limit`` values and keys, an empty container being one.
-
-    Decoding holds the interpreter's lock from the first byte to the last, and takes microseconds for each value: a few
-    megabytes of ``[],[],`` would stop the event loop for seconds. Counting takes a thousandth of that.
+def check_amounts(data: bytes, max_values: int) -> None:
     """
-    if _num_marks(data) <= limit:
-        return False
+    Raises:
+        HTTPError: 413. A list or an object costs as much as many numbers, so they have a limit of their own.
+    """
+    max_containers = max(1, max_values // VALUES_PER_CONTAINER)
+    if _num_marks(data) <= max_values and _num_containers(data) <= max_containers:
+        return
     # Text may hold marks too: look outside of the strings. Each string is a value or a key.
-    unescaped = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    if unescaped.count(b'"') > 2 * limit + 2:
-        return True
-    return _num_marks(b"".join(unescaped.split(b'"')[::2])) > limit
+    num_quotes = _unescaped(data).count(b'"')
+    if num_quotes <= 2 * max_values + 2:
+        structure = _outside_strings(data)
+        if _num_marks(structure) <= max_values:
+            if _num_containers(structure) <= max_containers:
+                return
+            what, limit = "lists and objects", f"an eighth of max_json_values = {max_values}"
+            raise _too_many(max_containers, what, limit)
+    raise _too_many(max_values, "JSON values and keys", f"max_json_values = {max_values}")
+
+
+def is_deeper(data: bytes, depth: int) -> bool:
+    """Whether valid JSON has lists and objects nested more than ``depth`` levels deep."""
+    if _num_containers(data) <= depth:
+        return False
+    brackets = _outside_strings(data).translate(_BRACES_AS_BRACKETS, _NO_BRACKETS)
+    # Each pass takes away what holds nothing, which is the innermost level of every branch.
+    for _ in range(depth):
+        brackets = brackets.replace(b"[]", b"")
+        if not brackets:
+            return False
+    return True
+
+
+def has_long_number(data: bytes) -> bool:
+    """Whether valid JSON holds a whole number that the frames to a child process cannot carry."""
+    if b"0" * 19 not in data.translate(_DIGITS_AS_ZEROS):
+        return False
+    numbers = (found.group() for found in _LONG_NUMBER.finditer(_outside_strings(data)))
+    return any(len(number) > 20 or not MIN_INT <= int(number) <= MAX_INT for number in numbers)
 
 
 def _num_marks(data: bytes) -> int:
-    """An item is one comma or the opening bracket before it; an object's item has a colon more, for its key."""
-    return data.count(b",") + data.count(b":") + data.count(b"[") + data.count(b"{")
+    """Values and keys, an empty container being one: an item is one comma or the opening bracket before it; an
+    object's item has a colon more, for its key."""
+    return data.count(b",") + data.count(b":") + _num_containers(data)
 
 
-def _check_values(body: dict[str, Any], *, may_overflow: bool) -> None:
-    level: list[Any] = [body]
-    for _ in range(MAX_DEPTH):
-        below: list[Any] = []
-        for container in level:
-            items = container.values() if isinstance(container, dict) else container
-            below += [item for item in items if isinstance(item, dict | list)]
-            if may_overflow and any(isinstance(item, int) and not MIN_INT <= item <= MAX_INT for item in items):
-                raise _too_long(body)
-        if not below:
-            return
-        level = below
-    raise _too_deep()
+def _num_containers(data: bytes) -> int:
+    return data.count(b"[") + data.count(b"{")
+
+
+def _unescaped(data: bytes) -> bytes:
+    """Without escaped quotes, so that each quote that is left begins or ends a string."""
+    return data.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in data else data
+
+
+def _outside_strings(data: bytes) -> bytes:
+    data, kept, inside = _unescaped(data), [], 0
+    # In pieces, between which another thread can have the interpreter's lock.
+    for start in range(0, len(data), PIECE_BYTES):
+        parts = data[start : start + PIECE_BYTES].split(b'"')
+        kept += parts[inside::2]
+        inside = (inside + len(parts) - 1) % 2
+    return b"".join(kept)
+
+
+def _too_many(limit: int, what: str, setting: str) -> HTTPError:
+    return HTTPError(
+        413,
+        f"The request body holds more than {limit} {what}: send fewer, or raise the server's limit ({setting}).",
+        code="body_too_large",
+    )
 
 
 def _too_long(body: dict[str, Any]) -> MalformedBodyError:
