@@ -20,6 +20,7 @@ from tests.server.http_app import CHAT as CHAT_PATH
 from tests.server.http_app import COMPLETIONS as COMPLETIONS_PATH
 from tests.server.http_app import events_of
 from tests.server.live import Live, live
+from tests.text import templates
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -31,9 +32,14 @@ GUIDE_REFUSES = {
 
 
 @pytest_asyncio.fixture(params=["everything", "guide", "engine-wide"], scope="module", loop_scope="module")
-async def server(request: pytest.FixtureRequest, smollm2_path: Path) -> AsyncIterator[Live]:
+async def server(
+    request: pytest.FixtureRequest, smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Live]:
+    folder = tmp_path_factory.mktemp("smollm2")
+    (folder / smollm2_path.name).symlink_to(smollm2_path)
+    (folder / "chat_template.jinja").write_text(templates.CHATML_JSON)  # its own does not show tools
     options = {"capability_set": request.param, "script": "one two three"}
-    args = EngineArgs(model=str(smollm2_path), backend="echo", backend_options=options, placement="thread")
+    args = EngineArgs(model=str(folder), backend="echo", backend_options=options, placement="thread")
     async with live(AsyncLLM(args)) as running:
         yield running
 

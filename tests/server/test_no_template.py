@@ -1,5 +1,5 @@
-"""A checkpoint without a chat template: conversations are served as plain lines, and tools, which those have no place
-for, are refused instead of dropped."""
+"""Checkpoints that cannot show tools, for want of a chat template or by one that never mentions them: they are refused
+instead of dropped. Without a template conversations are served as plain lines."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from tests.server.live import live
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 
 
-@pytest_asyncio.fixture
-async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+SILENT = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:"
+
+
+@pytest_asyncio.fixture(params=[None, SILENT], ids=["no template", "a silent template"])
+async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     folder = write_toy_checkpoint(tmp_path / "toy")
     config = folder / "tokenizer_config.json"
     settings = json.loads(config.read_text())
-    del settings["chat_template"]
-    config.write_text(json.dumps(settings))
+    settings["chat_template"] = request.param
+    config.write_text(json.dumps({name: value for name, value in settings.items() if value is not None}))
     async with live(AsyncLLM(EngineArgs(model=str(folder), backend="echo", placement="thread"))) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=20) as client:
             yield client

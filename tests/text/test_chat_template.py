@@ -211,3 +211,18 @@ def test_one_template_renders_in_many_threads() -> None:
 def test_import_loads_no_heavy_library() -> None:
     code = "import pocketllm.text, sys; print({'jinja2', 'tokenizers', 'torch', 'numpy'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize(
+    "source, shown",
+    [
+        ("{{ messages[0].content }}", False),
+        ("no tools here {{ 'tools' }} {{ messages[0].tools }} {# tools #}", False),
+        ("{% if tools %}x{% endif %}", True),
+        ("{% if not tools is defined %}{% set tools = none %}{% endif %}{% if tools is not none %}x{% endif %}", True),
+        ("{% macro m() %}{{ tools | tojson }}{% endmacro %}{{ m() }}", True),
+        ("{% for tool in tools %}{{ tool.function.name }}{% endfor %}", True),
+    ],
+)
+def test_whether_a_template_shows_tools(source: str, shown: bool) -> None:
+    assert ChatTemplate(source).shows_tools is shown

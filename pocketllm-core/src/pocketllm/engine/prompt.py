@@ -183,7 +183,7 @@ class PromptBuilder:
         """The conversation as prompt text, and whether the checkpoint's own template or a known format made it.
 
         Raises:
-            UnsupportedFeatureError: tools, and neither a template nor a format to show them.
+            UnsupportedFeatureError: tools, and neither a template nor a format that shows them.
         """
         metadata = request.metadata
         messages = metadata["messages"]
@@ -198,6 +198,8 @@ class PromptBuilder:
         add_generation_prompt = metadata.get("add_generation_prompt", True)
         template = self._template(tools is not None)
         if template is not None:
+            if tools is not None and not template.shows_tools:
+                raise _tools_unseen("its chat template does not show them to the model")
             variables = self._template_variables(metadata, template)
             text = template.render(messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables)
             return text, True
@@ -213,11 +215,7 @@ class PromptBuilder:
             )
             return text, True
         if tools is not None:
-            raise UnsupportedFeatureError(
-                '"tools" is not supported with this checkpoint: it has no chat template that could show them to the '
-                'model. Remove "tools", send "tool_choice" as "none", or put a chat_template.jinja beside the weights.',
-                param="tools",
-            )
+            raise _tools_unseen("it has no chat template that could show them to the model")
         return render_fallback_prompt(messages, add_generation_prompt=add_generation_prompt), False
 
     def _template_variables(self, metadata: dict[str, Any], template: ChatTemplate) -> dict[str, Any]:
@@ -259,6 +257,14 @@ class PromptBuilder:
                 raise ConfigurationError(
                     f"{name} has {token!r}, which is outside this model's vocabulary of {size} tokens.", param=name
                 )
+
+
+def _tools_unseen(why: str) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(
+        f'"tools" is not supported with this checkpoint: {why}. Remove "tools", send "tool_choice" as "none", or put a '
+        "chat_template.jinja that shows them beside the weights.",
+        param="tools",
+    )
 
 
 def _context(limit: int) -> str:

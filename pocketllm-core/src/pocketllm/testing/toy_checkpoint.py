@@ -29,6 +29,7 @@ MERGES = (
     ("Ġ", "and"), ("in", "g"), ("e", "d"), ("Ġ", "o"), ("Ġo", "f"), ("Ġt", "o"), ("l", "l"), ("Ġ", "in"), ("e", "s"),
 )  # fmt: skip
 CHAT_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )

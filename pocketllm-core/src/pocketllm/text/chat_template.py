@@ -51,6 +51,7 @@ class ChatTemplate:
         self._now = now
         self._lock = threading.Lock()
         self._template: Template | None = None
+        self._shows_tools = False
 
     def render(
         self,
@@ -112,6 +113,16 @@ class ChatTemplate:
             ) from error
         return "".join(chunks)
 
+    @property
+    def shows_tools(self) -> bool:
+        """Whether the template reads ``tools`` anywhere; to one that does not, definitions are lost.
+
+        Raises:
+            CheckpointError: as :meth:`render`.
+        """
+        self._compiled()
+        return self._shows_tools
+
     def check(self) -> None:
         """Compile now; raises :class:`CheckpointError` as :meth:`render` would."""
         self._compiled()
@@ -123,6 +134,8 @@ class ChatTemplate:
             return self._template
 
     def _compile(self) -> Template:
+        from jinja2 import nodes
+
         from pocketllm.text.sandbox import GuardedEnvironment
 
         if len(self.source) > MAX_SOURCE_CHARS:
@@ -133,7 +146,9 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = self._strftime_now
         try:
-            return environment.from_string(self.source)
+            tree = environment.parse(self.source)
+            self._shows_tools = any(name.name == "tools" for name in tree.find_all(nodes.Name))
+            return environment.from_string(tree)
         except Exception as error:  # parser and compiler meet foreign text: syntax, nesting and encoding errors alike
             line = getattr(error, "lineno", None)
             where = f" at line {line}" if line is not None else ""
