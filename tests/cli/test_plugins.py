@@ -62,7 +62,7 @@ def test_what_is_disabled_is_not_imported(site: Path) -> None:
 def test_a_selected_name_that_does_not_exist() -> None:
     done = pocketllm("plugins", POCKETLLM_PLUGINS="smollm3")
     assert "POCKETLLM_PLUGINS names 'smollm3', which no installed distribution provides." in done.stdout
-    assert "No backend is ready: pip install 'pocketllm-core[torch]'." in done.stdout
+    assert "No backend is ready: pip install 'pocketllm-core[cpp]'" in done.stdout
 
 
 def test_hook_calls_are_traced(site: Path) -> None:

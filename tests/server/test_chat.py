@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from pocketllm.errors import QueueFullError
 from pocketllm.types import Constraint
+from pocketllm_server import sse
 from tests.server.fake_llm import FIXED, GUIDE, FakeLLM, Script
 from tests.server.field_values import TOOL
 from tests.server.http_app import CHAT, HELLO, client_of, events_of
@@ -386,3 +388,22 @@ async def test_strict_mode_refuses_them() -> None:
     assert response.json()["error"]["param"] == "temprature"
     assert '"temperature"' in response.json()["error"]["message"]
     assert len(model.requests) == 1
+
+
+@pytest.mark.parametrize("fields", [{}, {"logprobs": True}])
+async def test_each_event_of_a_stream_is_encoded_once(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[Any] = []
+
+    def encode(value: Any) -> bytes:
+        encoded.append(value)
+        return msgspec.json.encode(value)
+
+    monkeypatch.setattr(sse, "_encode", encode)
+    texts = tuple(f"piece {index} " for index in range(50))
+    async with client_of(FakeLLM(Script(texts=texts))) as client:
+        response = await client.post(CHAT, json={**HELLO, **fields, "stream": True})
+    chunks = events_of(response.text)
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "".join(texts)
+    assert [value for value in encoded if value in texts] == list(texts)
+    # Beside the texts and their log probabilities: what all chunks share and the finish reason.
+    assert len(encoded) == len(texts) * (1 + len(fields)) + 2

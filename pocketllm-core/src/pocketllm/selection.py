@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from pocketllm.engine_args import EngineArgs
     from pocketllm.registry import BackendPlugin, Registry
 
+INSTALL_ONE = "pip install 'pocketllm-core[cpp]', which needs no GPU, or 'pocketllm-core[torch]'"
+"""What to do where there is no backend."""
+
 _logger = logging.getLogger(__name__)
 
 
@@ -163,7 +166,7 @@ def _owners(cards: list[BackendInfo]) -> str:
 
 def _nobody(considered: list[Considered], checkpoint: Checkpoint) -> str:
     if not considered:
-        return "No backend is installed: pip install 'pocketllm-core[torch]'."
+        return f"No backend is installed: {INSTALL_ONE}."
     lines = [f"No installed backend takes {checkpoint.path} by itself:"]
     for entry in considered:
         if isinstance(entry.answer, Offer):

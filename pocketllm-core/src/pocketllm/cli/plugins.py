@@ -9,6 +9,7 @@ import click
 from pocketllm.cli.table import json_text, table
 from pocketllm.discovery import SELECTION_VARIABLE, Plugin, PluginState, unknown_names
 from pocketllm.registry import get_registry
+from pocketllm.selection import INSTALL_ONE
 
 
 @click.command()
@@ -27,7 +28,7 @@ def plugins(as_json: bool) -> None:
     for name in unknown_names(found, os.environ):
         click.echo(f"\n{SELECTION_VARIABLE} names {name!r}, which no installed distribution provides.")
     if not any(_kind(plugin) == "backend" and plugin.state == PluginState.OK for plugin in found):
-        click.echo("\nNo backend is ready: pip install 'pocketllm-core[torch]'.")
+        click.echo(f"\nNo backend is ready: {INSTALL_ONE}.")
 
 
 def _as_dict(plugin: Plugin) -> dict[str, object]:
