@@ -459,7 +459,9 @@ def test_a_first_load_that_fails_says_why_and_is_not_repeated(toy_path: Path, ba
         assert backend.opened == []
 
 
-def test_a_broken_engine_fails_its_requests_truthfully_and_is_reopened(slot: Slot, backend: ManualBackend) -> None:
+def test_a_broken_engine_fails_its_requests_truthfully_and_is_reopened(
+    slot: Slot, backend: ManualBackend, caplog: pytest.LogCaptureFixture
+) -> None:
     reader = slot.submit()
     first = slot.engine
     first.post(reader.handle, *slot.ids("ab"))
@@ -467,6 +469,7 @@ def test_a_broken_engine_fails_its_requests_truthfully_and_is_reopened(slot: Slo
     events = reader.take()
     assert events[-1].finish_reason == "error"
     assert events[-1].error == "The device is on fire."
+    assert f"The device is on fire. It ends these requests: {reader.record.request_id}" in caplog.text
     assert "".join(event.text for event in events) == "ab"
     with pytest.raises(EngineError, match="on fire"):
         reader.record.result()

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pocketllm.engine")
 
+MAX_LOGGED_CHARS = 2000
+
 
 class EngineHost:
     """A named slot: opens, watches, reopens and closes its engine, admits requests and routes its events.
@@ -244,7 +246,10 @@ class EngineHost:
         """The engine is broken: end its requests truthfully, say FAILED, and reopen within the limit. Lock held."""
         if self._open is not opened:
             return
-        logger.error("engine of slot %r failed: %s", self.name, reason)
+        ended = ", ".join(self._records) or "none"
+        logger.error(
+            "engine of slot %r failed: %s It ends these requests: %s", self.name, reason, ended[:MAX_LOGGED_CHARS]
+        )
         self._open = None
         self._heartbeat_at = None
         self._selector.unregister(opened.hooks.engine.events)
