@@ -10,9 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketllm.checkpoint import Checkpoint, Tokenizer, open_checkpoint
-from pocketllm.checkpoint.tokenizer import undo_byte_alphabet
+from pocketllm.checkpoint.gguf import read_header
+from pocketllm.checkpoint.tokenizer import _byte_alphabet, _undo_byte_alphabet_of_all, undo_byte_alphabet
+from pocketllm.checkpoint.tokenizer_gguf import merges_from_scores
 from pocketllm.errors import CheckpointError, ConfigurationError
-from tests.checkpoint.sample_files import BYTE_LEVEL_KEYS, LLAMA_KEYS, SENTENCEPIECE_KEYS, gguf_bytes
+from tests.checkpoint.sample_files import (
+    BYTE_LEVEL_KEYS,
+    LLAMA_KEYS,
+    LLAMA_TENSORS,
+    SENTENCEPIECE_KEYS,
+    gguf_bytes,
+)
 
 SMOLLM2_IDS = {
     "The capital of France is": [504, 3575, 282, 4649, 314],
@@ -278,3 +286,76 @@ def test_the_byte_alphabet_has_every_byte_once() -> None:
     assert sorted(found) == [bytes([byte]) for byte in range(256)]
     assert undo_byte_alphabet("Ġé") == b" \xe9"
     assert undo_byte_alphabet("a｜") == "a｜".encode()
+
+
+def each_in_turn(tokenizer: Tokenizer) -> list[bytes]:
+    return [tokenizer.token_bytes(index) for index in range(tokenizer.vocab_size)]
+
+
+def test_the_bytes_of_all_tokens_are_those_of_each(smollm: Tokenizer, gemma: Tokenizer) -> None:
+    assert smollm.all_token_bytes() == each_in_turn(smollm)
+    assert gemma.all_token_bytes() == each_in_turn(gemma)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        BYTE_LEVEL_KEYS,
+        SENTENCEPIECE_KEYS,
+        {
+            **BYTE_LEVEL_KEYS,
+            "tokenizer.ggml.tokens": ["a", "b", "c", "Ġ", "ab", "Ġa", "<eos>", "a"],
+            "tokenizer.ggml.token_type": [1, 1, 1, 1, 1, 1, 3, 1],
+        },
+        {**BYTE_LEVEL_KEYS, "tokenizer.ggml.tokens": ["a", "b", "\uffff", "Ġ", "ab", "Ġa", "<ｅos>", "\ufffe\xad"]},
+        {**BYTE_LEVEL_KEYS, "tokenizer.ggml.tokens": ["a", "b", "", "Ġ", "ab", "Ġa", "<eos>", "｜"]},
+    ],
+)
+def test_the_bytes_of_all_tokens_of_odd_vocabularies(tmp_path: Path, keys: dict[str, object]) -> None:
+    tokenizer = small(tmp_path, keys)
+    assert tokenizer.all_token_bytes() == each_in_turn(tokenizer)
+
+
+@given(st.lists(st.text("Ġéaz\xad\x00 \ufffe\uffff｜Ċ")))
+def test_surfaces_are_translated_together_as_one_by_one(surfaces: list[str]) -> None:
+    assert _undo_byte_alphabet_of_all(surfaces) == list(map(undo_byte_alphabet, surfaces))
+
+
+@given(st.text())
+def test_the_byte_alphabet_is_undone_a_character_at_a_time(surface: str) -> None:
+    alphabet = _byte_alphabet()
+    known = all(char in alphabet for char in surface)
+    expected = bytes(alphabet[char] for char in surface) if known else surface.encode("utf-8")
+    assert undo_byte_alphabet(surface) == expected
+
+
+def merges_by_sorting(tokens: list[str], types: list[int], scores: list[float]) -> list[tuple[str, str]]:
+    """What :func:`merges_from_scores` says, written down as one sort."""
+    normal = {text: index for index, (text, kind) in enumerate(zip(tokens, types, strict=True)) if kind == 1}
+    ranked = [
+        (-scores[index], index, -cut, (text[:cut], text[cut:]))
+        for text, index in normal.items()
+        for cut in range(1, len(text))
+        if text[:cut] in normal and text[cut:] in normal
+    ]
+    return [pair for *_, pair in sorted(ranked)]
+
+
+@given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=5), st.sampled_from([1, 1, 1, 3]), st.integers(-3, 0))))
+def test_merges_come_by_score_then_id_then_longer_left_part(vocabulary: list[tuple[str, int, int]]) -> None:
+    tokens, types = [text for text, _, _ in vocabulary], [kind for _, kind, _ in vocabulary]
+    scores = [float(score) for _, _, score in vocabulary]
+    assert merges_from_scores(tokens, types, scores) == merges_by_sorting(tokens, types, scores)
+
+
+@given(st.lists(st.text(max_size=20)), st.data())
+def test_some_strings_of_an_array(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], data: st.DataObject
+) -> None:
+    indices = sorted(data.draw(st.sets(st.integers(0, len(texts) - 1)))) if texts else []
+    path = tmp_path_factory.mktemp("gguf") / "m.gguf"
+    path.write_bytes(gguf_bytes({**LLAMA_KEYS, "words": texts or ["x"]}, LLAMA_TENSORS))
+    metadata = read_header(path).metadata
+    assert metadata.texts_at("words", indices) == [texts[index] for index in indices]
+    with pytest.raises(CheckpointError, match="is not an array of str"):
+        metadata.texts_at("llama.block_count", indices)

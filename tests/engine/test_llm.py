@@ -67,8 +67,14 @@ class TestInputs:
     def test_arguments_as_keywords(self, toy_path: Path) -> None:
         with LLM(model=str(toy_path), backend="echo") as llm:
             assert llm.generate("a")[0].text == "a"
+        with LLM(toy_path, backend="echo") as llm:
+            assert llm.generate("a")[0].text == "a"
         with pytest.raises(ConfigurationError, match="either args or keywords"):
             LLM(_args(toy_path), device="cpu")
+        with pytest.raises(ConfigurationError, match="either args or keywords"):
+            LLM(str(toy_path), model=str(toy_path))
+        with pytest.raises(ConfigurationError, match=r"args = 5 is neither an EngineArgs nor"):
+            LLM(5)  # type: ignore[arg-type]  # what a caller without a type checker may write
 
     def test_a_model_that_is_not_there(self) -> None:
         with pytest.raises(ModelNotFoundError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-import functools
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -55,7 +55,7 @@ class AsyncLLM:
 
     def __init__(
         self,
-        args: EngineArgs | None = None,
+        args: EngineArgs | str | os.PathLike[str] | None = None,
         *,
         placement: str = "auto",
         registry: Registry | None = None,
@@ -173,8 +173,9 @@ class AsyncLLM:
             prepared = self._host.prepare(request)
         else:
             # What is logged on the way says whose it is, as on the loop.
-            prepare = functools.partial(contextvars.copy_context().run, self._host.prepare)
-            prepared = await asyncio.get_running_loop().run_in_executor(self._executor, prepare, request)
+            run = contextvars.copy_context().run
+            loop = asyncio.get_running_loop()
+            prepared = await loop.run_in_executor(self._executor, run, self._host.prepare, request)
         record = self._host.submit(request, prepared)
         self._plan_timer()
         return AsyncStream(record)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import select
 import threading
 import time
@@ -40,7 +41,7 @@ class LLM:
     or call :meth:`close`.
 
     Args:
-        args: what to open; or give the fields of :class:`EngineArgs` as keywords.
+        args: what to open: arguments, or a model's name or path; or give the fields of :class:`EngineArgs` as keywords.
         registry: which plugins to use; default: the installed ones.
         limits: bounds of the slot.
         on_progress: called with (stage, fraction) while loading, from the loading thread.
@@ -51,7 +52,7 @@ class LLM:
 
     def __init__(
         self,
-        args: EngineArgs | None = None,
+        args: EngineArgs | str | os.PathLike[str] | None = None,
         *,
         registry: Registry | None = None,
         limits: HostLimits | None = None,
@@ -253,14 +254,16 @@ class _Reader(Iterator[TokenEvent]):
             subscription.close()
 
 
-def engine_args(args: EngineArgs | None, fields: Mapping[str, Any]) -> EngineArgs:
-    """Either a finished :class:`EngineArgs`, or its fields as keywords."""
+def engine_args(args: EngineArgs | str | os.PathLike[str] | None, fields: Mapping[str, Any]) -> EngineArgs:
+    """Either a finished :class:`EngineArgs`, or its fields as keywords, of which the model may come first."""
     if args is None:
         return EngineArgs(**fields)
+    if isinstance(args, str | os.PathLike) and "model" not in fields:
+        return EngineArgs(model=os.fspath(args), **fields)
     if fields:
         raise ConfigurationError(f"Give either args or keywords, not both (got {', '.join(sorted(fields))}).")
     if not isinstance(args, EngineArgs):
         raise ConfigurationError(
-            f"args = {args!r} is not an EngineArgs: write LLM(EngineArgs(model=...)).", param="args"
+            f"args = {args!r} is neither an EngineArgs nor a model's name or path: write LLM(model=...).", param="args"
         )
     return args

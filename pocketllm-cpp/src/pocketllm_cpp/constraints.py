@@ -42,7 +42,8 @@ class ConstraintMatchers:
         self._grammars: weakref.WeakKeyDictionary[CompiledConstraint, _native.Grammar] = weakref.WeakKeyDictionary()
         self._tags: dict[str, _native.TagTokens] = {}
         if self._functions is not None:
-            threading.Thread(target=self._index, name="pocketllm-cpp-vocabulary", daemon=True).start()
+            # No daemon: one that the interpreter ends inside of the library takes the process down.
+            threading.Thread(target=self._index, name="pocketllm-cpp-vocabulary").start()
 
     def _index(self) -> None:
         with self._lock:
@@ -79,9 +80,7 @@ class ConstraintMatchers:
         if found is None:
             if len(self._tags) >= _MAX_TAGS:
                 self._tags.clear()
-            tokenizer = self._tokenizer
-            pieces = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
-            found = self._tags[tag] = _native.TagTokens(pieces, tag)
+            found = self._tags[tag] = _native.TagTokens(self._tokenizer.all_token_bytes(), tag)
         return found
 
     def _vocabulary(self, table: TokenTable) -> _native.GrammarVocabulary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pocketllm.backend_options import checked_options
@@ -33,22 +34,21 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
     options = CppOptions.from_mapping(checked_options(pocketllm_backend(), args, defaults=True))
     activation = _activation(args, options)
     eos_ids, eos_source = checkpoint.eos_token_ids(list(options.eos_token_id) or None)
-    runtime = load_runtime(
-        checkpoint,
-        RuntimeSettings(
-            activation=activation,
-            kv_cache_dtype=args.kv_cache_dtype,
-            num_threads=options.num_threads or 0,
-            max_model_len=context_limit(checkpoint, args.max_model_len),
-            num_slots=args.batch_size(_DEFAULT_BATCH_SIZE),
-            kv_cache_bytes=options.kv_cache_bytes or 0,
-            num_snapshots=options.num_snapshots,
-        ),
-        lambda fraction: report("weights", fraction),
+    settings = RuntimeSettings(
+        activation=activation,
+        kv_cache_dtype=args.kv_cache_dtype,
+        num_threads=options.num_threads or 0,
+        max_model_len=context_limit(checkpoint, args.max_model_len),
+        num_slots=args.batch_size(_DEFAULT_BATCH_SIZE),
+        kv_cache_bytes=options.kv_cache_bytes or 0,
+        num_snapshots=options.num_snapshots,
     )
+    with ThreadPoolExecutor(1, "pocketllm-cpp-tokenizer") as beside:
+        # Native code reads the weights without the interpreter's lock, which the tokenizer needs.
+        pending = beside.submit(tokenizer_of, checkpoint)
+        runtime = load_runtime(checkpoint, settings, lambda fraction: report("weights", fraction))
     report("cache", 1.0)
-    tokenizer = tokenizer_of(checkpoint)
-    # Takes a fraction of a second, which the first request with a constraint should not have to wait for.
+    tokenizer = pending.result()
     matchers = None if tokenizer is None else ConstraintMatchers(tokenizer)
     vocab_size = runtime.vocab_size if tokenizer is None else min(runtime.vocab_size, tokenizer.vocab_size)
     budget = options.prefill_token_budget

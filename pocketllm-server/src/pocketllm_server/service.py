@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -44,8 +43,8 @@ class Service:
 
     async def read_large(self, read: Callable[[bytes], T], data: bytes) -> T:
         """What ``read`` makes of a body that is too large to be read on the event loop."""
-        work = functools.partial(contextvars.copy_context().run, _read, read)
-        return await asyncio.get_running_loop().run_in_executor(self._body_thread, work, data)
+        run = contextvars.copy_context().run
+        return await asyncio.get_running_loop().run_in_executor(self._body_thread, run, _read, read, data)
 
     def check_accepting(self) -> None:
         """

@@ -137,12 +137,14 @@ class BoundedReader:
             start = self.position - self._window_start
             window, last = self._window, len(self._window) - 8
             try:
-                while len(found) < count and 0 <= start <= last:
+                for _ in range(count - len(found) if start >= 0 else 0):
+                    if start > last:
+                        break
                     begin = start + 8
                     end = begin + unpack_from(window, start)[0]
                     if end > last + 8:
                         break
-                    found.append(window[begin:end].decode("utf-8"))
+                    found.append(str(window[begin:end], "utf-8"))
                     start = end
             except UnicodeDecodeError as error:
                 self.position = self._window_start + start

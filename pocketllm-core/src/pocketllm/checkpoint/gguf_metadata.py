@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -48,13 +49,40 @@ class GgufMetadata(Mapping[str, object]):
         value = self._values[key]
         if not isinstance(value, _Span):
             return value
-        with BoundedReader(self.path) as reader:
-            if reader.size != self._file_bytes:
-                reader.fail(f"the file had {self._file_bytes} bytes when it was opened and has {reader.size} now")
-            reader.position = value.start
+        with self._open_at(value) as reader:
             if value.kind == STRING:
                 return reader.text(MAX_STRING_BYTES, f"the value of {key!r}")
             return _read_array(reader, f"the value of {key!r}")
+
+    def texts_at(self, key: str, indices: Iterable[int]) -> list[str]:
+        """Some strings of an array of strings, without decoding the others.
+
+        Args:
+            indices: ascending, each below :meth:`array_length`.
+        """
+        what = f"the value of {key!r}"
+        value = self._values.get(key)
+        if not isinstance(value, _Span) or value.kind != ARRAY:
+            raise CheckpointError(f"{self.path}: {key!r} is not an array of str.")
+        with self._open_at(value) as reader:
+            kind, _ = _array_head(reader, what)
+            if kind != STRING:
+                raise CheckpointError(f"{self.path}: {key!r} is not an array of str.")
+            found: list[str] = []
+            position = 0
+            for index in indices:
+                reader.skip_texts(index - position, what)
+                found.append(reader.text(MAX_STRING_BYTES, f"string {index} of {what}"))
+                position = index + 1
+            return found
+
+    @contextmanager
+    def _open_at(self, span: _Span) -> Iterator[BoundedReader]:
+        with BoundedReader(self.path) as reader:
+            if reader.size != self._file_bytes:
+                reader.fail(f"the file had {self._file_bytes} bytes when it was opened and has {reader.size} now")
+            reader.position = span.start
+            yield reader
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

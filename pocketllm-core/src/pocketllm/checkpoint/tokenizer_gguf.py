@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +22,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
 # Control tokens that end a turn. Many files name only the end of the whole text, and a chat then runs past its turn.
 _TURN_ENDS: Final = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<|end|>", "<|EOT|>")
 _DISAGREE: Final = "the vocabulary and its merges disagree"
+_AT_SPACE: Final = operator.methodcaller("partition", " ")
 _END_KEYS: Final = ("eos_token_id", "eot_token_id", "eom_token_id")
 
 
@@ -46,10 +48,9 @@ def end_token_ids(metadata: GgufMetadata) -> tuple[int, ...]:
     found = [_token_id(metadata, key, metadata.path) for key in _END_KEYS]
     if metadata.array_length(_PREFIX + "token_type"):
         types = metadata.array(_PREFIX + "token_type", int)
-        tokens = metadata.array(_PREFIX + "tokens", str)
-        wanted = {
-            text: index for index, (text, kind) in enumerate(zip(tokens, types, strict=False)) if kind == _CONTROL
-        }
+        num_tokens = metadata.array_length(_PREFIX + "tokens") or 0
+        control = [index for index, kind in enumerate(types[:num_tokens]) if kind == _CONTROL]
+        wanted = dict(zip(metadata.texts_at(_PREFIX + "tokens", control), control, strict=True)) if control else {}
         found += [wanted[text] for text in _TURN_ENDS if text in wanted]
     return tuple(dict.fromkeys(token_id for token_id in found if token_id is not None))
 
@@ -60,7 +61,7 @@ def _build_byte_level(metadata: GgufMetadata, path: Path) -> Tokenizer:
 
     rules = find_pre_type(metadata.get(_PREFIX + "pre"), str(path))
     tokens, types = _vocabulary(metadata, path)
-    merges = [_split_merge(str(merge), path) for merge in metadata.array(_PREFIX + "merges", str)]
+    merges = _split_merges(metadata.array(_PREFIX + "merges", str), path)
     vocabulary, hidden = _index(tokens)
     with as_checkpoint_error(f"{path}: {_DISAGREE}"):
         engine = Engine(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=rules.whole_words))
@@ -71,6 +72,13 @@ def _build_byte_level(metadata: GgufMetadata, path: Path) -> Tokenizer:
     return _finish(
         engine, metadata, path, tokens, types, hidden, kind="byte_level", add_bos=rules.add_bos, add_space_prefix=False
     )
+
+
+def _split_merges(merges: tuple[object, ...], path: Path) -> list[tuple[str, str]]:
+    pairs = [(left, right) for left, _, right in map(_AT_SPACE, merges)]
+    if all(map(all, pairs)):
+        return pairs
+    return [_split_merge(str(merge), path) for merge in merges]
 
 
 def _split_merge(merge: str, path: Path) -> tuple[str, str]:
@@ -86,7 +94,7 @@ def _build_sentencepiece(metadata: GgufMetadata, path: Path) -> Tokenizer:
     from tokenizers import models, normalizers
 
     tokens, types = _vocabulary(metadata, path)
-    scores = metadata.array(_PREFIX + "scores", float)
+    scores = [score for score in metadata.array(_PREFIX + "scores", float) if isinstance(score, float)]
     if len(scores) != len(tokens):
         raise CheckpointError(f"{path}: {len(tokens)} tokens and {len(scores)} scores. Convert the model again.")
     vocabulary, hidden = _index(tokens)
@@ -114,23 +122,24 @@ def _build_sentencepiece(metadata: GgufMetadata, path: Path) -> Tokenizer:
     )
 
 
-def merges_from_scores(tokens: Sequence[str], types: Sequence[int], scores: Sequence[object]) -> list[tuple[str, str]]:
+def merges_from_scores(tokens: Sequence[str], types: Sequence[int], scores: Sequence[float]) -> list[tuple[str, str]]:
     """SentencePiece's order of merging as a ranked list of pairs.
 
     It always joins the pair whose result scores highest, so every way to cut a token in two tokens becomes a merge,
-    ranked by the score of the whole. Only normal tokens take part: the others are matched before, or never.
+    ranked by the score of the whole and then by its id, a longer left part first. Only normal tokens take part: the
+    others are matched before, or never.
     """
     normal = {text: index for index, (text, kind) in enumerate(zip(tokens, types, strict=True)) if kind == _NORMAL}
-    ranked: list[tuple[float, int, int, int, int]] = []
-    for text, index in normal.items():
-        score = scores[index]
-        assert isinstance(score, float)
+    # Sorting is stable, and the ids ascend except where a text is there twice, which the last of them stands for.
+    by_rank = sorted(sorted(normal.values()), key=lambda index: -scores[index])
+    merges: list[tuple[str, str]] = []
+    for index in by_rank:
+        text = tokens[index]
         for cut in range(len(text) - 1, 0, -1):
-            left = normal.get(text[:cut])
-            if left is not None and (right := normal.get(text[cut:])) is not None:
-                ranked.append((-score, index, -cut, left, right))
-    ranked.sort()
-    return [(tokens[left], tokens[right]) for _, _, _, left, right in ranked]
+            left = text[:cut]
+            if left in normal and (right := text[cut:]) in normal:
+                merges.append((left, right))
+    return merges
 
 
 def _vocabulary(metadata: GgufMetadata, path: Path) -> tuple[list[str], list[int]]:

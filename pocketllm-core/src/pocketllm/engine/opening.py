@@ -98,9 +98,9 @@ def open_engine(
         if capabilities.supports_suffix and prompts.gap_tokens is None:
             capabilities = msgspec.structs.replace(capabilities, supports_suffix=False)
         if capabilities.supports_structured_outputs:
-            from pocketllm.structured.token_table import token_table
+            from pocketllm.structured.token_table import begin_token_table
 
-            token_table(prompts.tokenizer)  # a fraction of a second that the first such request would wait for
+            begin_token_table(prompts.tokenizer)
         return OpenEngine(epoch, hooks, capabilities, prompts)
     except BaseException:
         discard(engine)

@@ -138,7 +138,7 @@ class _TagTokens:
     """What a vocabulary has to do with a tag; made once for each, in one pass over the tokens."""
 
     def __init__(self, tokenizer: Tokenizer, tag: bytes) -> None:
-        pieces = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        pieces = tokenizer.all_token_bytes()
         self.blank = frozenset(token for token, piece in enumerate(pieces) if piece and not piece.strip(_LAYOUT))
         self._tag = tag
         # Only a token that holds the tag's last byte, and more after it, can go past the tag.

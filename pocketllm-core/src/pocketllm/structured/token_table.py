@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
+from pocketllm.errors import PocketLLMError
+
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 _MAX_TABLES_PER_TOKENIZER = 4
 _MARK = b"\xff"
@@ -38,8 +43,8 @@ class TokenTable:
         import llguidance
 
         self.vocab_size = tokenizer.vocab_size
-        special = [token for token in range(self.vocab_size) if tokenizer.is_special(token) and token not in text_ids]
-        wrapper = _Vocabulary(tokenizer, frozenset(special))
+        special = {token for token in tokenizer.special_ids if token < self.vocab_size}
+        wrapper = _Vocabulary(tokenizer, frozenset(special.difference(text_ids)))
         # The library takes any object of this shape; its annotations name a class of its own.
         library: Any = llguidance.LLTokenizer
         self.library: Any = library(wrapper, n_vocab=self.vocab_size, eos_token=[wrapper.eos_token_id])
@@ -65,7 +70,7 @@ class _Vocabulary:
         self.special_token_ids = sorted(special)
         # The library needs some end token. Without one, an id that has no bytes of its own serves.
         self.eos_token_id = 0 if tokenizer.eos_token_id is None else tokenizer.eos_token_id
-        self.tokens = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        self.tokens = tokenizer.all_token_bytes()
         self._hide_byte_twins(special)
         self._ids = {piece: token for token, piece in enumerate(self.tokens) if piece and token not in special}
         self._max_bytes = max(map(len, self._ids), default=1)
@@ -73,8 +78,8 @@ class _Vocabulary:
     def _hide_byte_twins(self, special: frozenset[int]) -> None:
         """Where a byte token (``<0x0A>``) repeats an ordinary token, only the latter may be used, as in training."""
         first: dict[bytes, int] = {}
-        for token, piece in enumerate(self.tokens):
-            if token in special or len(piece) != 1:
+        for token, piece in [(token, piece) for token, piece in enumerate(self.tokens) if len(piece) == 1]:
+            if token in special:
                 continue
             other = first.setdefault(piece, token)
             if other == token:
@@ -102,6 +107,21 @@ class _Vocabulary:
             else:
                 position += 1
         return found
+
+
+def begin_token_table(tokenizer: Tokenizer) -> None:
+    """Make the table in a thread: neither whoever opens a model nor the first request that needs it should wait.
+
+    No daemon: one that the interpreter ends inside of the library takes the process down.
+    """
+    threading.Thread(target=_try_token_table, args=(tokenizer,), name="pocketllm-token-table").start()
+
+
+def _try_token_table(tokenizer: Tokenizer) -> None:
+    try:
+        token_table(tokenizer)
+    except PocketLLMError:
+        logger.debug("no table of this vocabulary can be made; the first constraint says why", exc_info=True)
 
 
 def token_table(tokenizer: Tokenizer, text_ids: Collection[int] = ()) -> TokenTable:
