@@ -33,11 +33,14 @@ def answer(stream: Stream) -> Answer:
     return stream.tokens, [row.logprob for row in stream.logprobs]
 
 
-def test_output_does_not_depend_on_the_batch_or_the_chunks(checkpoint: Path, driver: CppDriver) -> None:
+@pytest.mark.parametrize("kv_cache_dtype", ["f16", "q8_0", "f32"])
+def test_output_does_not_depend_on_the_batch_or_the_chunks(checkpoint: Path, kv_cache_dtype: str) -> None:
     prompts = [prompt_of(length, length) for length in (1, 17, 64, 65, 130, 200)]
-    alone = [answer(driver.run(prompt, max_tokens=12, logprobs=True)) for prompt in prompts]
+    settings = {"kv_cache_dtype": kv_cache_dtype, "max_batch_size": 6, "max_model_len": 512}
+    with CppDriver.open(checkpoint, options={"num_threads": 2}, **settings) as driver:
+        alone = [answer(driver.run(prompt, max_tokens=12, logprobs=True)) for prompt in prompts]
     options = {"num_threads": 1, "prefill_token_budget": 48, "prefix_cache": False}
-    with CppDriver.open(checkpoint, options=options, max_batch_size=6, max_model_len=512) as other:
+    with CppDriver.open(checkpoint, options=options, **settings) as other:
         together = [other.submit(prompt, max_tokens=12, logprobs=True)[0] for prompt in prompts]
         other.wait()
         assert [answer(stream) for stream in together] == alone
@@ -63,6 +66,15 @@ def test_a_prefix_shared_by_twenty_requests_is_computed_once(checkpoint: Path, d
         other.wait()
         assert other.engine.pocketllm_stats().num_prompt_tokens == sum(map(len, prompts))
     assert [answer(stream) for stream in streams] == [answer(stream) for stream in fresh]
+
+
+def test_a_cache_of_floats_takes_twice_the_memory_of_halves(checkpoint: Path) -> None:
+    sizes = {}
+    for kv_cache_dtype in ("auto", "f32"):
+        with CppDriver.open(checkpoint, kv_cache_dtype=kv_cache_dtype, max_batch_size=2, max_model_len=256) as driver:
+            details = driver.engine.pocketllm_capabilities().details
+        sizes[details["kv_cache_dtype"]] = details["kv_cache_bytes"]
+    assert sizes["F32"] == 2 * sizes["F16"] > 0
 
 
 def test_choices_take_over_one_prompt(driver: CppDriver) -> None:

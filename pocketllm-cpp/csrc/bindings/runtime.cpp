@@ -50,8 +50,9 @@ Activation activation_named(const std::string& name) {
 KvType kv_type_named(const std::string& name) {
   if (name == "F16") return KvType::kF16;
   if (name == "Q8_0") return KvType::kQ8_0;
-  throw Error(ErrorKind::kUnsupportedFeature, "kv_type = \"" + name + "\" is not in this build: give F16 or Q8_0.",
-              "kv_cache_dtype");
+  if (name == "F32") return KvType::kF32;
+  throw Error(ErrorKind::kUnsupportedFeature,
+              "kv_type = \"" + name + "\" is not in this build: give F16, Q8_0 or F32.", "kv_cache_dtype");
 }
 
 void make_runtime(BoundRuntime* self, const std::string& path, const std::string& config, const std::string& activation,

@@ -17,6 +17,7 @@ namespace pocket {
 enum class KvType {
   kF16,
   kQ8_0,  // 8-bit codes, one scale per head and position
+  kF32,   // as they were computed
 };
 
 struct KvShape {

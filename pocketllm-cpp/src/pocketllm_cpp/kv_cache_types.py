@@ -12,6 +12,9 @@ _NATIVE_NAMES = {
     "q8_0": "Q8_0",
     "int8": "Q8_0",
     "int8pertokenhead": "Q8_0",
+    "f32": "F32",
+    "fp32": "F32",
+    "float32": "F32",
 }
 
 
@@ -24,7 +27,7 @@ def kv_type(name: str) -> str:
     found = _NATIVE_NAMES.get(name.lower())
     if found is None:
         raise UnsupportedFeatureError(
-            f"kv_cache_dtype = {name!r}: its cache is 'f16' or 'q8_0'. Give one of them, or leave it 'auto'.",
+            f"kv_cache_dtype = {name!r}: its cache is 'f16', 'q8_0' or 'f32'. Give one of them, or leave it 'auto'.",
             param="kv_cache_dtype",
         )
     return found

@@ -18,7 +18,7 @@ class QwenEngineOptions:
         tp_world, tp_rank, nccl_id_path, device: one process on one CPU: their defaults alone.
         max_batch_size: sequences that a scheduler over the engine may run together, its ``max_slots``.
         prefill_chunk_tokens: a scheduler's first prefill token budget.
-        kv_cache_dtype: "Fp16" or "Int8PerTokenHead" (also "f16", "q8_0").
+        kv_cache_dtype: "Fp16" or "Int8PerTokenHead" (also "f16", "q8_0"), or "f32" for an exact one.
         attention_window, attention_sink_tokens: 0: the checkpoint's own windows alone.
         prefix_cache: reuse what was computed of a prompt, in the session and in schedulers.
         state_snapshot_interval_tokens: where snapshots of recurrent states are taken is the engine's to choose.

@@ -80,6 +80,8 @@ class Fixture {
     pocket::Buffer& data = cache_.state().data;
     if (sizes_.type == KvType::kF16) {
       for (std::size_t i = 0; i < data.size() / 2; ++i) data.as<std::uint16_t>()[i] = i % 2 == 0 ? 0x7E00 : 0x7C00;
+    } else if (sizes_.type == KvType::kF32) {
+      for (std::size_t i = 0; i < data.size() / 4; ++i) data.as<float>()[i] = i % 2 == 0 ? nan : INFINITY;
     } else {
       std::memset(data.data(), 0x55, data.size());
       const auto& layout = cache_.state().layout;
@@ -90,7 +92,7 @@ class Fixture {
     }
     // A head_dim that does not fill its vectors is padded with zeros, which stay.
     const auto& layout = cache_.state().layout;
-    const std::int64_t element = sizes_.type == KvType::kF16 ? 2 : 1;
+    const std::int64_t element = sizes_.type == KvType::kF32 ? 4 : sizes_.type == KvType::kF16 ? 2 : 1;
     for (std::size_t at = 0; at < data.size(); at += static_cast<std::size_t>(layout.block_bytes)) {
       for (std::int64_t slot = 0; slot < KvShape::kBlockSize; ++slot) {
         std::byte* row = data.data() + at + layout.values_offset + slot * layout.padded_dim * element;
@@ -174,7 +176,9 @@ const std::vector<Sizes>& all_sizes() {
       {9, 3, 64, 0, KvType::kF16, 150},   {6, 2, 64, 0, KvType::kQ8_0, 90},  {4, 1, 256, 40, KvType::kF16, 90},
       {4, 1, 256, 40, KvType::kQ8_0, 90}, {1, 1, 16, 0, KvType::kF16, 300},   {4, 2, 20, 7, KvType::kF16, 100},
       {4, 2, 20, 7, KvType::kQ8_0, 100},  {3, 1, 80, 270, KvType::kF16, 330}, {6, 6, 33, 1, KvType::kF16, 70},
-      {50, 1, 16, 64, KvType::kF16, 90}, {4, 1, 128, 16, KvType::kQ8_0, 280},
+      {50, 1, 16, 64, KvType::kF16, 90}, {4, 1, 128, 16, KvType::kQ8_0, 280}, {9, 3, 64, 0, KvType::kF32, 150},
+      {4, 1, 256, 40, KvType::kF32, 90},  {4, 2, 20, 7, KvType::kF32, 100},   {3, 1, 80, 270, KvType::kF32, 330},
+      {50, 1, 16, 64, KvType::kF32, 90},
   };
   return sizes;
 }
@@ -266,7 +270,7 @@ TEST(what_unused_slots_hold_does_not_matter) {
 
 // Long sequences of few heads are divided by segments when there are threads to spare.
 TEST(segments_computed_apart_give_the_same_bits) {
-  for (const KvType type : {KvType::kF16, KvType::kQ8_0}) {
+  for (const KvType type : {KvType::kF16, KvType::kQ8_0, KvType::kF32}) {
     for (const std::int32_t window : {0, 600}) {
       const Sizes sizes{4, 1, 32, window, type, 1100};
       Fixture one(sizes, {sizes.num_positions}, 1);
@@ -307,8 +311,58 @@ TEST(values_too_large_for_half_precision_saturate) {
   for (const float y : fixture.sequences[0].out) CHECK(std::isfinite(y));
 }
 
+TEST(a_cache_of_floats_keeps_keys_and_values_as_they_are) {
+  const Sizes sizes{1, 1, 20, 0, KvType::kF32, 19};
+  Fixture fixture(sizes, {19});
+  Sequence& sequence = fixture.sequences[0];
+  sequence.k[0] = 1e-30f;
+  sequence.v[0] = 1e6f;
+  sequence.v[1] = INFINITY;  // saturates: a weight of 0 times it would be NaN
+  sequence.v[2] = -INFINITY;
+  fixture.run({{0, 0, 19}});
+  const auto& state = fixture.cache().state();
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  for (std::int32_t position = 0; position < 19; ++position) {
+    const std::int32_t block = sequence.blocks[static_cast<std::size_t>(position / 16)];
+    for (std::int32_t dim = 0; dim < 20; ++dim) {
+      const auto at = static_cast<std::size_t>(position * 20 + dim);
+      CHECK_EQUAL(state.key(1, 0, block, position % 16, dim), double{sequence.k[at]});
+      const double value = std::clamp<double>(sequence.v[at], -kLargest, kLargest);
+      CHECK_EQUAL(state.value(1, 0, block, position % 16, dim), value);
+    }
+  }
+  CHECK_EQUAL(sequence.out[0], 1e6f);
+}
+
+// A product below the smallest float rounds to a zero of its sign, which a row's neighbours must not change: here some
+// rows see zeros of high weight and negative values of low weight, and those after them in the tile positive values.
+TEST(values_that_underflow_give_the_same_bits_in_any_tile) {
+  struct Steps {
+    std::int64_t zeros, negatives, all;  // positions up to which
+  };
+  for (const Steps& steps : {Steps{1, 40, 60}, Steps{256, 512, 530}}) {  // inside a span, and between segments
+    const Sizes sizes{4, 1, 20, 0, KvType::kF32, steps.all};
+    Fixture whole(sizes, {steps.all});
+    Fixture alone(sizes, {steps.all});
+    for (Fixture* fixture : {&whole, &alone}) {
+      Sequence& sequence = fixture->sequences[0];
+      std::fill(sequence.q.begin(), sequence.q.end(), 1.0f);
+      for (std::int64_t position = 0; position < steps.all; ++position) {
+        constexpr float kSmallest = std::numeric_limits<float>::denorm_min();
+        const bool is_zero = position < steps.zeros;
+        const float value = is_zero ? -0.0f : position < steps.negatives ? -kSmallest : kSmallest;
+        std::fill_n(sequence.k.begin() + position * sizes.head_dim, sizes.head_dim, is_zero ? 4.0f : 0.0f);
+        std::fill_n(sequence.v.begin() + position * sizes.head_dim, sizes.head_dim, value);
+      }
+    }
+    whole.run({{0, 0, steps.all}});
+    for (std::int64_t row = 0; row < steps.all; ++row) alone.run({{0, row, 1}});
+    CHECK(same_bits(whole.sequences[0].out, alone.sequences[0].out));
+  }
+}
+
 TEST(copied_blocks_serve_another_sequence) {
-  for (const KvType type : {KvType::kF16, KvType::kQ8_0}) {
+  for (const KvType type : {KvType::kF16, KvType::kQ8_0, KvType::kF32}) {
     const Sizes sizes{4, 2, 32, 0, type, 24};
     Fixture fixture(sizes, {24, 24});
     fixture.sequences[1].q = fixture.sequences[0].q;
@@ -334,6 +388,9 @@ TEST(cache_sizes) {
   KvShape quantised = shape;
   quantised.type = KvType::kQ8_0;
   CHECK_EQUAL(KvCache::block_bytes(quantised), std::size_t{30 * 3 * (64 * 16 * 2 + 2 * 16 * 4)});
+  KvShape exact = shape;
+  exact.type = KvType::kF32;
+  CHECK_EQUAL(KvCache::block_bytes(exact), std::size_t{30 * 3 * 64 * 16 * 2 * 4});
   KvShape empty = shape;
   empty.num_blocks = 0;
   CHECK_THROWS(pocket::Error, KvCache{empty});

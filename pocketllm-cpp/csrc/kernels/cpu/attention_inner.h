@@ -38,8 +38,11 @@ struct AttentionInner {
     return first > 0 ? first : 0;
   }
 
-  // Keys and values are converted once per span when several groups of rows read them, else on every load.
-  static bool converts(const AttentionTile& tile) noexcept { return tile.num_rows > V::kTileRows; }
+  // Keys and values are converted once per span when several groups of rows read them, else on every load. Floats need
+  // no conversion.
+  static bool converts(const AttentionTile& tile) noexcept {
+    return tile.num_rows > V::kTileRows && tile.type != KvType::kF32;
+  }
 
   static std::int64_t scratch_floats(const AttentionTile& tile) noexcept {
     const std::int64_t rows = std::int64_t{tile.num_rows} * (kSpan + 1) + kLanes;
@@ -120,7 +123,8 @@ struct AttentionInner {
     }
   }
 
-  template <class T>
+  // kConverted: keys are taken from the scratch, else T is what the cache holds.
+  template <class T, bool kConverted>
   static void score(const AttentionTile& tile, const Span& span, const Scratch& scratch) noexcept {
     for (std::int64_t row = 0; row < tile.num_rows;) {
       const std::int64_t rows_left = tile.num_rows - row;
@@ -129,13 +133,13 @@ struct AttentionInner {
           with_constant<V::kTileColumns>(span.end_block - block, [&]<int kColumns>() {
             const T* columns[kColumns];
             for (int c = 0; c < kColumns; ++c) {
-              if constexpr (sizeof(T) == sizeof(float)) {
+              if constexpr (kConverted) {
                 columns[c] = scratch.keys + (block + c) * kBlockSize;
               } else {
                 columns[c] = keys<T>(span.blocks[block + c]);
               }
             }
-            const std::int64_t stride = sizeof(T) == sizeof(float) ? kSpan : kBlockSize;
+            const std::int64_t stride = kConverted ? kSpan : kBlockSize;
             score_tile<T, kRows, kColumns>(tile, columns, stride, row, block, scratch);
             block += kColumns;
           });
@@ -193,7 +197,7 @@ struct AttentionInner {
   }
 
   // state.values = state.values * factor + weights * values for kRows rows and kColumns vectors of the head.
-  template <class T, int kRows, int kColumns>
+  template <class T, bool kConverted, int kRows, int kColumns>
   static void accumulate_tile(const AttentionTile& tile, const Span& span, std::int64_t row, std::int64_t dim,
                               const AttentionState& state, const Scratch& scratch) noexcept {
     V sums[kRows][kColumns];
@@ -202,13 +206,11 @@ struct AttentionInner {
     for (int r = 0; r < kRows; ++r) {
       const V factor = V::broadcast(scratch.factors[row + r]);
 #pragma GCC unroll 8
-      for (int c = 0; c < kColumns; ++c) {
-        sums[r][c] = V::load(out + r * tile.padded_dim + c * V::kCount) * factor + V::zero();  // never -0
-      }
+      for (int c = 0; c < kColumns; ++c) sums[r][c] = V::load(out + r * tile.padded_dim + c * V::kCount) * factor;
     }
     const float* weights = scratch.weights + row * kSpan;
     const T* columns[kColumns];
-    if constexpr (sizeof(T) == sizeof(float)) {
+    if constexpr (kConverted) {
       for (int c = 0; c < kColumns; ++c) {
         columns[c] = scratch.values + span.first * std::int64_t{tile.padded_dim} + dim + c * V::kCount;
       }
@@ -232,14 +234,14 @@ struct AttentionInner {
     }
   }
 
-  template <class T>
+  template <class T, bool kConverted>
   static void accumulate(const AttentionTile& tile, const Span& span, const AttentionState& state,
                          const Scratch& scratch) noexcept {
     for (std::int64_t row = 0; row < tile.num_rows;) {
       with_constant<V::kTileRows>(tile.num_rows - row, [&]<int kRows>() {
         for (std::int64_t dim = 0; dim < tile.padded_dim;) {
           with_constant<V::kTileColumns>((tile.padded_dim - dim) / V::kCount, [&]<int kColumns>() {
-            accumulate_tile<T, kRows, kColumns>(tile, span, row, dim, state, scratch);
+            accumulate_tile<T, kConverted, kRows, kColumns>(tile, span, row, dim, state, scratch);
             dim += kColumns * V::kCount;
           });
         }
@@ -252,19 +254,21 @@ struct AttentionInner {
   template <class T>
   static void attend_span(const AttentionTile& tile, const Span& span, const AttentionState& state,
                           const Scratch& scratch) noexcept {
-    if (converts(tile)) {
+    // Known to be false for floats, whose conversions are then left out.
+    const bool converted = sizeof(T) != sizeof(float) && converts(tile);
+    if (converted) {
       convert<T>(tile, span, scratch);
-      score<float>(tile, span, scratch);
+      score<float, true>(tile, span, scratch);
     } else {
-      score<T>(tile, span, scratch);
+      score<T, false>(tile, span, scratch);
     }
     for (std::int64_t row = 0; row < tile.num_rows; ++row) {
       weigh<sizeof(T) == 1>(tile, span, row, state, scratch);
     }
-    if (converts(tile)) {
-      accumulate<float>(tile, span, state, scratch);
+    if (converted) {
+      accumulate<float, true>(tile, span, state, scratch);
     } else {
-      accumulate<T>(tile, span, state, scratch);
+      accumulate<T, false>(tile, span, state, scratch);
     }
   }
 
@@ -275,10 +279,10 @@ struct AttentionInner {
     for (std::int64_t start = segment * kSegment; start < (segment + 1) * kSegment; start += kSpan) {
       Span span;
       if (!find_span(tile, start, span)) continue;
-      if (tile.type == KvType::kF16) {
-        attend_span<std::uint16_t>(tile, span, state, scratch);
-      } else {
-        attend_span<std::int8_t>(tile, span, state, scratch);
+      switch (tile.type) {
+        case KvType::kF16: attend_span<std::uint16_t>(tile, span, state, scratch); break;
+        case KvType::kQ8_0: attend_span<std::int8_t>(tile, span, state, scratch); break;
+        case KvType::kF32: attend_span<float>(tile, span, state, scratch); break;
       }
     }
   }
@@ -303,8 +307,8 @@ struct AttentionInner {
       V::fma(V::load(from.sums + row * kLanes), take, V::load(sums) * keep).store(sums);
       float* values = into.values + row * padded_dim;
       for (std::int64_t d = 0; d < padded_dim; d += V::kCount) {
-        const V kept = V::load(values + d) * keep + V::zero();
-        V::fma(V::load(from.values + row * padded_dim + d), take, kept).store(values + d);
+        const V merged = V::fma(V::load(from.values + row * padded_dim + d), take, V::load(values + d) * keep);
+        (merged + V::zero()).store(values + d);  // not -0
       }
     }
   }
@@ -337,11 +341,17 @@ struct AttentionInner {
     return largest.largest();
   }
 
+  // An infinity in the cache would make NaN of weight 0 times it.
+  static V saturated(V x, float limit) noexcept {
+    return V::max(V::broadcast(-limit), V::min(V::broadcast(limit), x));
+  }
+
   // Sixteen elements from d on, as they are stored. `inverse_scale` is for codes alone.
   static void narrow(const float* x, std::int64_t count, float, std::uint16_t* out) noexcept {
-    // Saturates: an infinity in the cache would make NaN of weight 0 times it.
-    const V limit = V::broadcast(65504.0f);
-    V::max(V::zero() - limit, V::min(limit, load_part(x, count))).store(out);
+    saturated(load_part(x, count), 65504.0f).store(out);
+  }
+  static void narrow(const float* x, std::int64_t count, float, float* out) noexcept {
+    saturated(load_part(x, count), 0x1.fffffep+127f).store(out);
   }
   static void narrow(const float* x, std::int64_t count, float inverse_scale, std::int8_t* out) noexcept {
     (load_part(x, count) * V::broadcast(inverse_scale)).round().store(out);
@@ -374,10 +384,10 @@ struct AttentionInner {
 
   static void store(const AttentionTile& place, std::byte* block, std::int32_t slot, const float* key,
                     const float* value) noexcept {
-    if (place.type == KvType::kF16) {
-      store_as<std::uint16_t>(place, block, slot, key, value);
-    } else {
-      store_as<std::int8_t>(place, block, slot, key, value);
+    switch (place.type) {
+      case KvType::kF16: store_as<std::uint16_t>(place, block, slot, key, value); break;
+      case KvType::kQ8_0: store_as<std::int8_t>(place, block, slot, key, value); break;
+      case KvType::kF32: store_as<float>(place, block, slot, key, value); break;
     }
   }
 };

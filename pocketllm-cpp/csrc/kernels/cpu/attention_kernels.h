@@ -6,8 +6,8 @@
 //     sum of its lane (position mod 16) and, times its value, to the output, in the order of positions;
 //   - segments are merged in order.
 // Spans and segments in which a row sees nothing leave its state as it is, bit for bit: their weights are +0, the
-// rescaling factor is 1, and no accumulator is ever -0 (softmax_weight does not underflow, and a rescaled accumulator
-// has +0 added). So rows may share a tile, and segments may be computed by different threads.
+// rescaling factor is 1, and what sign a zero has is lost in a merge, which adds +0 and which each row's state goes
+// through. So rows may share a tile, and segments may be computed by different threads.
 #pragma once
 
 #include <cstddef>

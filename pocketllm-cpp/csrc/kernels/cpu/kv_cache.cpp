@@ -31,9 +31,9 @@ const KvShape& checked(const KvShape& shape) {
 }  // namespace
 
 KvLayout::KvLayout(const KvShape& shape) noexcept : padded_dim(round_up(shape.head_dim, kVector)) {
-  const std::int64_t element_bytes = shape.type == KvType::kF16 ? 2 : 1;
-  values_offset = round_up(shape.head_dim * KvShape::kBlockSize * element_bytes, Buffer::kAlignment);
-  scales_offset = values_offset + padded_dim * KvShape::kBlockSize * element_bytes;
+  const std::int64_t bytes_per_dim = KvShape::kBlockSize * element_bytes(shape.type);
+  values_offset = round_up(shape.head_dim * bytes_per_dim, Buffer::kAlignment);
+  scales_offset = values_offset + padded_dim * bytes_per_dim;
   const std::int64_t scales_bytes =
       shape.type == KvType::kQ8_0 ? 2 * KvShape::kBlockSize * static_cast<std::int64_t>(sizeof(float)) : 0;
   block_bytes = scales_offset + scales_bytes;
@@ -44,23 +44,28 @@ KvCache::State::State(const KvShape& cache_shape)
       layout(shape),
       data(static_cast<std::size_t>(layout.block_bytes) * shape.num_blocks * shape.num_kv_heads * shape.num_layers) {}
 
+double KvCache::State::element(const std::byte* block, std::int64_t offset, std::int64_t index,
+                               std::int64_t scale) const noexcept {
+  const std::byte* elements = block + offset;
+  switch (shape.type) {
+    case KvType::kF32: return reinterpret_cast<const float*>(elements)[index];
+    case KvType::kF16: return half_to_float(reinterpret_cast<const std::uint16_t*>(elements)[index]);
+    case KvType::kQ8_0: break;
+  }
+  const float* scales = reinterpret_cast<const float*>(block + layout.scales_offset);
+  return double{scales[scale]} * reinterpret_cast<const std::int8_t*>(elements)[index];
+}
+
 double KvCache::State::key(std::int32_t layer, std::int32_t kv_head, std::int32_t block, std::int32_t slot,
                            std::int32_t dim) const {
   const std::byte* place = head(layer, kv_head) + block * layout.block_bytes;
-  const std::int64_t index = std::int64_t{dim} * KvShape::kBlockSize + slot;
-  if (shape.type == KvType::kF16) return half_to_float(reinterpret_cast<const std::uint16_t*>(place)[index]);
-  const float* scales = reinterpret_cast<const float*>(place + layout.scales_offset);
-  return double{scales[slot]} * reinterpret_cast<const std::int8_t*>(place)[index];
+  return element(place, 0, std::int64_t{dim} * KvShape::kBlockSize + slot, slot);
 }
 
 double KvCache::State::value(std::int32_t layer, std::int32_t kv_head, std::int32_t block, std::int32_t slot,
                              std::int32_t dim) const {
   const std::byte* place = head(layer, kv_head) + block * layout.block_bytes;
-  const std::byte* values = place + layout.values_offset;
-  const std::int64_t index = slot * layout.padded_dim + dim;
-  if (shape.type == KvType::kF16) return half_to_float(reinterpret_cast<const std::uint16_t*>(values)[index]);
-  const float* scales = reinterpret_cast<const float*>(place + layout.scales_offset) + KvShape::kBlockSize;
-  return double{scales[slot]} * reinterpret_cast<const std::int8_t*>(values)[index];
+  return element(place, layout.values_offset, slot * layout.padded_dim + dim, KvShape::kBlockSize + slot);
 }
 
 KvCache::KvCache(const KvShape& shape) : state_(std::make_unique<State>(shape)) {}

@@ -15,6 +15,16 @@
 
 namespace pocket {
 
+// Bytes of one element, without scales.
+constexpr std::int64_t element_bytes(KvType type) noexcept {
+  switch (type) {
+    case KvType::kF32: return 4;
+    case KvType::kF16: return 2;
+    case KvType::kQ8_0: break;
+  }
+  return 1;
+}
+
 struct KvLayout {
   explicit KvLayout(const KvShape& shape) noexcept;
 
@@ -43,6 +53,10 @@ struct KvCache::State {
   // One element, as attention sees it.
   double key(std::int32_t layer, std::int32_t kv_head, std::int32_t block, std::int32_t slot, std::int32_t dim) const;
   double value(std::int32_t layer, std::int32_t kv_head, std::int32_t block, std::int32_t slot, std::int32_t dim) const;
+
+ private:
+  // Number `index` of the keys or values that lie `offset` bytes into a block; `scale` is its scale's number.
+  double element(const std::byte* block, std::int64_t offset, std::int64_t index, std::int64_t scale) const noexcept;
 };
 
 }  // namespace pocket
