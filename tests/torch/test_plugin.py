@@ -81,7 +81,7 @@ def test_arguments_it_does_not_act_on_are_refused(tiny_path: Path, args: dict[st
         ({"model_type": "mamba"}, "no model family 'mamba' yet; it has gemma3_text, llama"),
         ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
         ({"num_experts": 8}, "no mixture of experts"),
-        ({"quantization_config": {"quant_method": "fp8"}}, "Quantised safetensors"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config.quant_method = 'awq'"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "rope_parameters asks for 'yarn'"),
         ({"rope_parameters": None, "rope_scaling": {"type": "longrope"}}, "rope_scaling asks for 'longrope'"),
     ],

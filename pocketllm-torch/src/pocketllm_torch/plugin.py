@@ -6,9 +6,10 @@ import os
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from pocketllm.errors import CheckpointError
+from pocketllm.errors import CheckpointError, UnsupportedFeatureError
 from pocketllm.hookspecs import Engine, LoadReport, hookimpl
 from pocketllm.types import BackendInfo, Offer, Refusal
+from pocketllm_torch.models.fp8_settings import FP8_TYPE, scale_tile
 from pocketllm_torch.models.registry import FAMILIES
 from pocketllm_torch.options import OPTION_SPECS
 
@@ -55,9 +56,9 @@ def pocketllm_backend() -> BackendInfo:
 
 @hookimpl
 def pocketllm_probe(checkpoint: Checkpoint, args: EngineArgs) -> Offer | Refusal:
-    for reason in (_refused_arguments(args), _refused_model(checkpoint), _refused_weights(checkpoint)):
-        if reason is not None:
-            return Refusal(reason=reason)
+    reason = _refused_arguments(args) or _refused_model(checkpoint) or _refused_weights(checkpoint)
+    if reason is not None:
+        return Refusal(reason=reason)
     device = args.device if args.device != "auto" else "cuda" if os.path.exists("/dev/nvidia0") else "cpu"
     return Offer(rank=50, reason=f"Runs {checkpoint.model_type} from {checkpoint.format} on {device}.", device=device)
 
@@ -97,8 +98,10 @@ def _refused_model(checkpoint: Checkpoint) -> str | None:
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if config.get(key):
             return f"{key} = {config[key]!r}: it has no soft capping."
-    if config.get("quantization_config"):
-        return "Quantised safetensors are not read: use the original weights or a GGUF file."
+    try:
+        scale_tile(config)
+    except (CheckpointError, UnsupportedFeatureError) as error:
+        return error.message
     for key in ("rope_parameters", "rope_scaling"):
         for kind in _rope_types(config.get(key)):
             if kind not in ROPE_TYPES:
@@ -119,7 +122,13 @@ def _refused_weights(checkpoint: Checkpoint) -> str | None:
         used = {info.dtype for info in checkpoint.tensors.values()}
     except CheckpointError as error:
         return error.message
-    unknown = sorted(used - (GGUF_TYPES if checkpoint.format == "gguf" else SAFETENSORS_TYPES))
+    if checkpoint.format == "gguf":
+        read = GGUF_TYPES
+    elif scale_tile(checkpoint.text_config) is None:
+        read = SAFETENSORS_TYPES
+    else:
+        read = SAFETENSORS_TYPES | {FP8_TYPE}
+    unknown = sorted(used - read)
     if unknown:
         return f"It does not read tensors of type {', '.join(unknown)}."
     return None

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from pocketllm.errors import CheckpointError
+from pocketllm.errors import CheckpointError, UnsupportedFeatureError
+from pocketllm_torch.models.fp8_settings import FP8_TYPE, SCALE_TYPES, scale_tile
+from pocketllm_torch.models.fp8_tiles import dequantize_tiles, grid_shape
 from pocketllm_torch.models.gguf_blocks import dequantize
 
 if TYPE_CHECKING:
@@ -23,6 +25,31 @@ _DERIVED_SUFFIXES = ("rotary_emb.inv_freq",)
 _OTHER_PARTS = ("model.visual.", "visual.", "model.vision_tower.", "vision_tower.", "multi_modal_projector.", "mtp.")
 # Where the language model's tensors are when it is a part of something.
 _TEXT_PREFIXES = ("model.language_model.", "language_model.model.")
+# Behind the name of an FP8 weight: that of its scales. What they are multiplied by, in spite of the name.
+_SCALE_SUFFIX = "_scale_inv"
+
+
+def drafting_blocks(checkpoint: Checkpoint) -> range:
+    """The blocks of a GGUF file that draft tokens: the last ``nextn_predict_layers`` of its ``block_count``.
+
+    Empty where the configuration takes every block for a layer of the model.
+    """
+    if checkpoint.format != "gguf":
+        return range(0)
+    architecture = checkpoint.metadata["general.architecture"]
+    num_drafting = checkpoint.metadata.get(f"{architecture}.nextn_predict_layers", 0)
+    num_blocks = checkpoint.metadata.get(f"{architecture}.block_count")
+    num_layers = checkpoint.text_config.get("num_hidden_layers")
+    if not (isinstance(num_drafting, int) and isinstance(num_blocks, int) and isinstance(num_layers, int)):
+        return range(0)
+    return range(max(num_layers, num_blocks - num_drafting), num_blocks)
+
+
+def _gguf_block(name: str) -> int:
+    """The block that a tensor's name puts it in, or -1."""
+    start, _, rest = name.partition(".")
+    index = rest.partition(".")[0]
+    return int(index) if start == "blk" and index.isascii() and index.isdecimal() and len(index) < 10 else -1
 
 
 class WeightReader:
@@ -32,17 +59,24 @@ class WeightReader:
         checkpoint: an opened checkpoint.
         gguf_name: the file's name of a Hugging Face name, used for GGUF checkpoints.
 
+    Raises:
+        CheckpointError, UnsupportedFeatureError: ``quantization_config`` is not one that this reads.
+
     A context manager: files stay mapped until it ends. Threads: one at a time.
     """
 
     def __init__(self, checkpoint: Checkpoint, gguf_name: Callable[[str], str]) -> None:
         self.format = checkpoint.format
         self._tensors = checkpoint.tensors
+        self._tile = None if self.format == "gguf" else scale_tile(checkpoint.text_config)
         self._stored_name = gguf_name if self.format == "gguf" else self._safetensors_name
+        drafting = drafting_blocks(checkpoint)
         self._unread = {
             name
             for name in self._tensors
-            if not name.endswith(_DERIVED_SUFFIXES) and not name.startswith(_OTHER_PARTS) and ".nextn." not in name
+            if not name.endswith(_DERIVED_SUFFIXES)
+            and not name.startswith(_OTHER_PARTS)
+            and _gguf_block(name) not in drafting
         }
         self._files = contextlib.ExitStack()
         self._open: dict[Path, Any] = {}
@@ -69,8 +103,11 @@ class WeightReader:
     def read(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
         """The tensor called ``name`` on the CPU: float16 and bfloat16 as stored, every other type as float32.
 
+        FP8 weights come multiplied with their scales, which are read with them.
+
         Raises:
-            CheckpointError: it is missing or has another shape.
+            CheckpointError: it or its scales are missing or have another shape.
+            UnsupportedFeatureError: it is stored in a form that this does not read.
         """
         stored = self._stored_name(name)
         info = self._tensors.get(stored)
@@ -81,8 +118,7 @@ class WeightReader:
                 f"{info.file.name}: tensor {stored!r} has shape {list(info.shape)}, but the configuration asks for "
                 f"{list(shape)}."
             )
-        self._unread.discard(stored)
-        return self._read_gguf(info) if self.format == "gguf" else self._read_safetensors(info)
+        return self._values(info)
 
     def read_extra(self, name: str, shape: tuple[int, ...]) -> torch.Tensor | None:
         """A tensor under the file's own name that need not be there."""
@@ -91,8 +127,7 @@ class WeightReader:
             return None
         if info.shape != shape:
             raise CheckpointError(f"{info.file.name}: tensor {name!r} has shape {list(info.shape)}, not {list(shape)}.")
-        self._unread.discard(name)
-        return self._read_gguf(info) if self.format == "gguf" else self._read_safetensors(info)
+        return self._values(info)
 
     def check_all_read(self, ignore: Iterable[str] = ()) -> None:
         """Refuse a checkpoint with tensors nobody asked for: its model is not the one that was built.
@@ -107,6 +142,12 @@ class WeightReader:
                 "its family is not fully supported."
             )
 
+    def _values(self, info: TensorInfo) -> torch.Tensor:
+        self._unread.discard(info.name)
+        if self.format == "gguf":
+            return self._read_gguf(info)
+        return self._read_fp8(info) if info.dtype == FP8_TYPE else self._read_safetensors(info)
+
     def _read_gguf(self, info: TensorInfo) -> torch.Tensor:
         data = torch.frombuffer(self._mapped(info.file), dtype=torch.uint8, count=info.num_bytes, offset=info.offset)
         return dequantize(info.dtype, data).view(info.shape)
@@ -114,6 +155,37 @@ class WeightReader:
     def _read_safetensors(self, info: TensorInfo) -> torch.Tensor:
         tensor: torch.Tensor = self._opened(info.file).get_tensor(info.name)
         return tensor if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.float()
+
+    def _read_fp8(self, info: TensorInfo) -> torch.Tensor:
+        where = f"{info.file.name}: tensor {info.name!r}"
+        if self._tile is None:
+            raise CheckpointError(
+                f"{where} is F8_E4M3, but config.json has no quantization_config, which says how it is scaled. Fetch "
+                "it again.",
+                param="quantization_config",
+            )
+        if len(info.shape) < 2:
+            raise UnsupportedFeatureError(
+                f"{where} is F8_E4M3 of shape {list(info.shape)}; weights with rows and columns are read in that type."
+            )
+        name = info.name + _SCALE_SUFFIX
+        scales = self._tensors.get(name)
+        if scales is None:
+            raise CheckpointError(f"{where} is F8_E4M3, and the checkpoint has no tensor {name!r} with its scales.")
+        where = f"{scales.file.name}: tensor {name!r}"
+        expected = grid_shape(info.shape, self._tile)
+        if scales.shape != expected:
+            raise CheckpointError(
+                f"{where} has shape {list(scales.shape)}, but tiles of {list(self._tile)} of {list(info.shape)} have "
+                f"scales of shape {list(expected)}."
+            )
+        if scales.dtype not in SCALE_TYPES:
+            raise UnsupportedFeatureError(
+                f"{where} is of type {scales.dtype}; scales are read from {', '.join(SCALE_TYPES)}."
+            )
+        self._unread.discard(name)
+        codes: torch.Tensor = self._opened(info.file).get_tensor(info.name)
+        return dequantize_tiles(codes, self._read_safetensors(scales), self._tile)
 
     def _mapped(self, file: Path) -> mmap.mmap:
         if file not in self._open:
