@@ -1,11 +1,8 @@
 """Our native engine beside llama.cpp and OpenVINO GenAI, in one run, alternating, with the quality of each.
 
-    python tests/benchmarks/peers/compare.py --llama-source llama_cpp_python-0.3.36 --llama-tools build-llama/bin
-        --peer-python peers/bin/python --bandwidth bench_bandwidth --smollm2 FILE [--gemma3 FILE]
+    nox -s benchmarks -- peers
 
-What it needs is built by hand: the sdist of llama-cpp-python holds llama.cpp's source, from which CMake builds
-llama-bench, llama-batched-bench and llama-quantize; `peers` is an environment with openvino-genai and what the binding
-imports; bench_bandwidth comes from tests/cpp/native.
+prepares the peers and runs this program with their places; see preparation.py.
 
 On SmolLM2-135M: Q4_1 (the published file) and Q8_0 (requantised by llama.cpp) for ours and llama.cpp, Q8_0 for
 OpenVINO, whose import of the Q4_1 file ruins the model. On Gemma 3 270M: Q4_K_M for ours and llama.cpp. Every figure is
@@ -13,9 +10,10 @@ the median of the repeats with the smallest and largest; engines take turns with
 all alike.
 
 Speed of llama.cpp: llama-bench and llama-batched-bench, the project's own programs. Load time and peak memory of all:
-inside a Python process. Quality: mean KL divergence and top-1 agreement with the float32 run on the dequantised
-weights, over the first 400 tokens of english.txt. Bandwidth: the best of several reads of 1 GiB by all threads in this
-run.
+in a new Python process per repeat, which loads the model, takes in the longest prompt and decodes one sequence; the
+time counts from before the engine's import. Quality: mean KL divergence and top-1 agreement with the float32 run on the
+dequantised weights, over the first 400 tokens of english.txt. Bandwidth: the best of several reads of 1 GiB by all
+threads in this run.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from quality import NUM_TOKENS, divergence, fixed_text, reference_logits
+from quality import NUM_TOKENS, Array, divergence, fixed_text, reference_logits
 from worker import Worker
 
 FOLDER = Path(__file__).parent
@@ -42,31 +40,36 @@ BATCH = 8
 NUM_BATCH_DECODED = 64
 BATCH_PROMPT = 16
 
+Measures = dict[str, Callable[[random.Random], float]]
+"""Columns of the table, and what returns one's tokens per second."""
+
 
 @dataclass
 class Contestant:
-    """One engine on one file. ``measures`` maps a column to a function that returns tokens per second."""
+    """One engine on one file. ``start`` opens it in a new process; ``worker`` is the one that lasts."""
 
     name: str
     model: Path
+    start: Callable[[], Worker]
     worker: Worker
-    measures: dict[str, Callable[[random.Random], float]]
+    measures: Measures
     figures: dict[str, list[float]] = field(default_factory=dict)
+    loads_s: list[float] = field(default_factory=list)
+    peaks_bytes: list[int] = field(default_factory=list)
     quality: tuple[float, float] = (float("nan"), float("nan"))
-    peak_bytes: int = 0
 
 
 def tokens(dice: random.Random, count: int) -> list[int]:
     return [dice.randrange(1000, 40000) for _ in range(count)]
 
 
-def by_worker(worker: Worker) -> dict[str, Callable[[random.Random], float]]:
+def by_worker(worker: Worker) -> Measures:
     """The measures of an engine that answers for itself."""
-    measures: dict[str, Callable[[random.Random], float]] = {}
-    for length in PREFILLS:
-        measures[f"prefill {length}"] = lambda dice, length=length: (
-            length / worker.call("prefill", tokens(dice, length))
-        )
+
+    def prefill(length: int) -> Callable[[random.Random], float]:
+        return lambda dice: length / worker.call("prefill", tokens(dice, length))
+
+    measures = {f"prefill {length}": prefill(length) for length in PREFILLS}
     measures["decode 1"] = lambda dice: NUM_DECODED / worker.call("decode", [tokens(dice, 16)], NUM_DECODED)
     measures[f"decode {BATCH}"] = lambda dice: (
         BATCH
@@ -76,7 +79,7 @@ def by_worker(worker: Worker) -> dict[str, Callable[[random.Random], float]]:
     return measures
 
 
-def by_llama_bench(tools: Path, model: Path, num_threads: int) -> dict[str, Callable[[random.Random], float]]:
+def by_llama_bench(tools: Path, model: Path, num_threads: int) -> Measures:
     """The measures that llama.cpp's own programs take."""
 
     def bench(*arguments: str) -> float:
@@ -96,9 +99,10 @@ def by_llama_bench(tools: Path, model: Path, num_threads: int) -> dict[str, Call
         rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         return float(rows[-1]["speed_tg"])
 
-    measures: dict[str, Callable[[random.Random], float]] = {}
-    for length in PREFILLS:
-        measures[f"prefill {length}"] = lambda dice, length=length: bench("-p", str(length), "-n", "0")
+    def prefill(length: int) -> Callable[[random.Random], float]:
+        return lambda dice: bench("-p", str(length), "-n", "0")
+
+    measures = {f"prefill {length}": prefill(length) for length in PREFILLS}
     measures["decode 1"] = lambda dice: bench("-p", "0", "-n", str(NUM_DECODED))
     measures[f"decode {BATCH}"] = batched
     return measures
@@ -111,17 +115,30 @@ def measure(contestants: list[Contestant], repeats: int) -> None:
                 speed = contestant.measures[column](random.Random(f"{repeat} {column}"))
                 if repeat >= 0:
                     contestant.figures.setdefault(column, []).append(speed)
+        for contestant in contestants:
+            load_s, peak_bytes = load(contestant)
+            if repeat >= 0:
+                contestant.loads_s.append(load_s)
+                contestant.peaks_bytes.append(peak_bytes)
 
 
-def judge(contestants: list[Contestant], scratch: Path, reference_of: dict[Path, Path]) -> None:
-    """Fill in quality; peak memory is read before, as logits of every position take memory of their own."""
+def load(contestant: Contestant) -> tuple[float, int]:
+    """Load seconds and peak resident bytes of a new process that does the same for every engine."""
+    worker, dice = contestant.start(), random.Random("load")
+    worker.call("prefill", tokens(dice, max(PREFILLS)))
+    worker.call("decode", [tokens(dice, BATCH_PROMPT)], BATCH_PROMPT)
+    peak_bytes = int(worker.call("peak_resident_bytes"))
+    worker.close()
+    return float(worker.about["load_s"]), peak_bytes
+
+
+def judge(contestants: list[Contestant], scratch: Path) -> None:
+    """Fill in quality."""
     from pocketllm.checkpoint import open_checkpoint
 
-    references: dict[Path, tuple[list[int], np.ndarray]] = {}
+    references: dict[Path, tuple[list[int], Array]] = {}
     for contestant in contestants:
-        contestant.peak_bytes = contestant.worker.call("peak_resident_bytes")
-    for contestant in contestants:
-        source = reference_of[contestant.model]
+        source = contestant.model
         if source not in references:
             prompt = list(open_checkpoint(source).tokenizer().encode(fixed_text()))[:NUM_TOKENS]
             references[source] = (prompt, reference_logits(source, prompt))
@@ -136,22 +153,24 @@ def bandwidth_bytes_per_s(program: Path, num_threads: int) -> float:
     return float(output)
 
 
+def spread(values: list[float], digits: int = 0) -> str:
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
 def report(contestants: list[Contestant], bandwidth: float) -> None:
     columns = list(contestants[0].measures)
     print("| engine | KL | top-1 | " + " | ".join(columns) + " | load s | peak MB | % of bandwidth at decode 1 |")
     print("|---" * (len(columns) + 6) + "|")
     for contestant in contestants:
-        cells = []
-        for column in columns:
-            runs = contestant.figures[column]
-            cells.append(f"{statistics.median(runs):.0f} ({min(runs):.0f} to {max(runs):.0f})")
+        cells = [spread(contestant.figures[column]) for column in columns]
         weights = weight_bytes_per_token(contestant.model)
         share = statistics.median(contestant.figures["decode 1"]) * weights / bandwidth
         kl, top1 = contestant.quality
-        load_s = contestant.worker.about["load_s"]
+        loads = spread(contestant.loads_s, digits=2)
+        peaks = spread([peak / 1e6 for peak in contestant.peaks_bytes])
         print(
-            f"| {contestant.name} | {kl:.2e} | {top1:.1%} | {' | '.join(cells)} | {load_s:.2f} | "
-            f"{contestant.peak_bytes / 1e6:.0f} | {share:.0%} |"
+            f"| {contestant.name} | {kl:.2e} | {top1:.1%} | {' | '.join(cells)} | {loads} | {peaks} | {share:.0%} |",
+            flush=True,
         )
     print()
 
@@ -173,32 +192,31 @@ def main() -> None:
     parser.add_argument("--peer-python", required=True, help="a Python that has openvino-genai and numpy")
     parser.add_argument("--bandwidth", type=Path, required=True, help="the program built from bench_bandwidth.cpp")
     parser.add_argument("--smollm2", type=Path, required=True)
-    parser.add_argument("--gemma3", type=Path, default=None)
+    parser.add_argument("--gemma3", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     num_threads = str(options.threads)
 
+    def opened(model: Path, command: list[str], measures: Measures | None = None) -> Contestant:
+        def start() -> Worker:
+            return Worker(command)
+
+        worker = start()
+        return Contestant(f"{worker.about['name']}, {model.stem}", model, start, worker, measures or by_worker(worker))
+
     def ours(model: Path) -> Contestant:
-        worker = Worker([sys.executable, "ours.py", str(model), num_threads])
-        return Contestant(f"pocketllm-cpp, {model.stem}", model, worker, by_worker(worker))
+        return opened(model, [sys.executable, "ours.py", str(model), num_threads])
 
     def llama(model: Path) -> Contestant:
-        library = str(options.llama_tools)
-        command = [
-            options.peer_python,
-            "llama_cpp_worker.py",
-            str(model),
-            num_threads,
-            str(options.llama_source),
-            library,
-        ]
+        places = (str(options.llama_source), str(options.llama_tools))
+        command = [str(options.peer_python), "llama_cpp_worker.py", str(model), num_threads, *places]
         measures = by_llama_bench(options.llama_tools, model, options.threads)
-        return Contestant(f"llama.cpp, {model.stem}", model, Worker(command), measures)
+        return opened(model, command, measures)
 
     def openvino(model: Path) -> Contestant:
-        worker = Worker([options.peer_python, "openvino_worker.py", str(model), num_threads])
-        return Contestant(f"{worker.about['name']}, {model.stem}", model, worker, by_worker(worker))
+        command = [str(options.peer_python), "openvino_worker.py", str(model), num_threads]
+        return opened(model, command)
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -206,17 +224,22 @@ def main() -> None:
         q8_0 = folder / "SmolLM2-135M-Instruct.Q8_0.gguf"
         quantize = [str(options.llama_tools / "llama-quantize"), "--allow-requantize", str(q4_1), str(q8_0), "Q8_0"]
         subprocess.run(quantize, capture_output=True, check=True)
+        gemma3 = options.gemma3.resolve()
         # A requantised file is judged by the weights it has, as the published one is.
-        groups = [[ours(q4_1), llama(q4_1), ours(q8_0), llama(q8_0), openvino(q8_0)]]
-        if options.gemma3 is not None:
-            gemma3 = options.gemma3.resolve()
-            groups.append([ours(gemma3), llama(gemma3)])
-        for contestants in groups:
+        groups: tuple[Callable[[], list[Contestant]], ...] = (
+            lambda: [ours(q4_1), llama(q4_1), ours(q8_0), llama(q8_0), openvino(q8_0)],
+            lambda: [ours(gemma3), llama(gemma3)],
+        )
+        print(
+            f"{options.threads} threads, {options.repeats} alternating repeats: median (smallest to largest). Prefill"
+        )
+        print("and decode in tokens per second.\n")
+        for start_all in groups:
+            contestants = start_all()
             measure(contestants, options.repeats)
             best = max(bandwidth_bytes_per_s(options.bandwidth, options.threads) for _ in range(3))
-            judge(contestants, folder, {contestant.model: contestant.model for contestant in contestants})
-            print(f"{options.threads} threads, {options.repeats} alternating repeats, tokens/s: median (smallest to ")
-            print(f"largest); read bandwidth {best / 1e9:.1f} GB/s\n")
+            judge(contestants, folder)
+            print(f"Read bandwidth {best / 1e9:.1f} GB/s\n")
             report(contestants, best)
             for contestant in contestants:
                 contestant.worker.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from worker import serve
@@ -54,4 +55,4 @@ if __name__ == "__main__":
     sys.path.insert(0, binding)
     os.environ["LLAMA_CPP_LIB_PATH"] = library
     engine = LlamaCpp(file, int(threads))
-    serve(engine, {"name": "llama.cpp", "load_s": engine.load_s})
+    serve(engine, {"name": f"llama.cpp of {Path(binding).name}", "load_s": engine.load_s})

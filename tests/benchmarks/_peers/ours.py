@@ -6,12 +6,11 @@ python ours.py MODEL THREADS
 from __future__ import annotations
 
 import itertools
-import json
 import select
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from importlib.metadata import version
 
 from worker import serve
 
@@ -104,5 +103,4 @@ class Ours:
 
 if __name__ == "__main__":
     ours = Ours(sys.argv[1], int(sys.argv[2]))
-    about = {"name": f"pocketllm-cpp {json.dumps(Path(sys.argv[1]).name)}", "load_s": ours.load_s}
-    serve(ours, about)
+    serve(ours, {"name": f"pocketllm-cpp {version('pocketllm-cpp')}", "load_s": ours.load_s})

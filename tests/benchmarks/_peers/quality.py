@@ -23,6 +23,7 @@ def reference_logits(model: Path, prompt: list[int]) -> Array:
     import torch
     import transformers
 
+    transformers.utils.logging.disable_progress_bar()
     loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
         model.parent, gguf_file=model.name, dtype=torch.float32
     )
@@ -42,6 +43,11 @@ def divergence(reference: Array, logits: Array) -> tuple[float, float]:
     """Mean KL(reference || logits) per position, and how often both agree on the likeliest token."""
     # A vocabulary may be padded in one and not in the other.
     size = min(reference.shape[1], logits.shape[1])
-    expected, found = log_softmax(reference[:, :size]), log_softmax(logits[:, :size])
-    kl = float((np.exp(expected) * (expected - found)).sum(axis=-1).mean())
-    return kl, float((expected.argmax(axis=-1) == found.argmax(axis=-1)).mean())
+    kl = np.empty(len(reference))
+    agrees = np.empty(len(reference))
+    # Row by row: a large vocabulary in float64, several times over, takes gigabytes.
+    for row, (here, there) in enumerate(zip(reference, logits, strict=True)):
+        expected, found = log_softmax(here[:size]), log_softmax(there[:size])
+        kl[row] = (np.exp(expected) * (expected - found)).sum()
+        agrees[row] = expected.argmax() == found.argmax()
+    return float(kl.mean()), float(agrees.mean())

@@ -1,6 +1,6 @@
 """`pocketllm serve --backend cpp` beside llama-server: streaming completions over loopback, engines taking turns.
 
-    python tests/benchmarks/peers/serving.py --llama-tools build-llama/bin --smollm2 FILE
+    nox -s benchmarks -- peers --serving
 
 Every stream sends a prompt of its own (no prefix is shared) and reads its answer to the end. Per number of streams:
 aggregate generated tokens per second, time to the first token, time between tokens (median and 99th percentile) and
@@ -20,6 +20,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -102,7 +103,8 @@ class Server:
     def __init__(self, name: str, command: Callable[[int], list[str]], probe: str) -> None:
         self.name = name
         self.port = free_port()
-        self._process = subprocess.Popen(command(self.port), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        log = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
+        self._process = subprocess.Popen(command(self.port), stdout=log, stderr=log)
         end = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
@@ -110,7 +112,8 @@ class Server:
                     return
             except (urllib.error.URLError, OSError) as error:
                 if self._process.poll() is not None or time.monotonic() > end:
-                    raise SystemExit(f"{name} did not start: {error}") from error
+                    log.seek(0)
+                    raise SystemExit(f"{name} did not start: {error}\n{log.read().decode(errors='replace')}") from error
                 time.sleep(0.2)
 
     def cpu_s(self) -> float:
@@ -147,9 +150,9 @@ def main() -> None:
     model, threads = str(options.smollm2.resolve()), str(options.threads)
 
     def ours(port: int) -> list[str]:
-        settings = json.dumps({"num_threads": options.threads, "prefix_cache": False})
         command = [sys.executable, "-m", "pocketllm", "serve", model, "--backend", "cpp", "--port", str(port)]
-        return [*command, "--max-model-len", "2048", "--max-batch-size", "16", "--backend-options", settings]
+        command += ["--backend-option", f"num_threads={options.threads}", "--backend-option", "prefix_cache=false"]
+        return [*command, "--max-model-len", "2048", "--max-batch-size", "16"]
 
     def llama(port: int) -> list[str]:
         command = [str(options.llama_tools / "llama-server"), "-m", model, "-t", threads, "-tb", threads, "-c", "8192"]
