@@ -51,7 +51,7 @@ std::vector<float> attend_by(const AttentionKernels& kernels, const Sizes& sizes
   tile.head_dim = sizes.head_dim;
   tile.padded_dim = static_cast<std::int32_t>(state.layout.padded_dim);
   tile.head = state.head(0, 0);
-  tile.block_bytes = state.layout.block_bytes;
+  tile.block_stride = state.layout.block_stride;
   tile.values_offset = state.layout.values_offset;
   tile.scales_offset = state.layout.scales_offset;
   tile.blocks = blocks.data();
@@ -62,7 +62,7 @@ std::vector<float> attend_by(const AttentionKernels& kernels, const Sizes& sizes
   for (std::int64_t position = 0; position < n; ++position) {
     const std::vector<float> key = random_floats(random, sizes.head_dim);
     const std::vector<float> value = random_floats(random, sizes.head_dim);
-    std::byte* block = state.head(0, 0) + blocks[static_cast<std::size_t>(position / 16)] * tile.block_bytes;
+    std::byte* block = state.head(0, 0) + blocks[static_cast<std::size_t>(position / 16)] * tile.block_stride;
     kernels.store(tile, block, static_cast<std::int32_t>(position % 16), key.data(), value.data());
   }
   const std::vector<float> q = random_floats(random, std::int64_t{num_rows} * sizes.head_dim, 0.3f);

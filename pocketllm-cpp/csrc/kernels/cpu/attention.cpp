@@ -37,7 +37,7 @@ AttentionTile tile_of_head(const KvCache::State& cache, std::int32_t layer, std:
   tile.head_dim = cache.shape.head_dim;
   tile.padded_dim = static_cast<std::int32_t>(cache.layout.padded_dim);
   tile.head = cache.head(layer, kv_head);
-  tile.block_bytes = cache.layout.block_bytes;
+  tile.block_stride = cache.layout.block_stride;
   tile.values_offset = cache.layout.values_offset;
   tile.scales_offset = cache.layout.scales_offset;
   return tile;
@@ -180,7 +180,7 @@ void store_kv(Context& context, KvCache& cache, std::int32_t layer, std::span<co
         const std::int64_t position = sequence.position + row;
         const std::int64_t block = sequence.blocks[static_cast<std::size_t>(position / KvShape::kBlockSize)];
         const std::int64_t offset = (sequence.first_row + row) * stride + kv_head * head_dim;
-        kernels.store(place, head + block * place.block_bytes,
+        kernels.store(place, head + block * place.block_stride,
                       static_cast<std::int32_t>(position % KvShape::kBlockSize), k + offset, v + offset);
       }
     }

@@ -84,7 +84,7 @@ struct AttentionInner {
     span.first_block = span.first / kBlockSize;
     span.end_block = (span.end + kBlockSize - 1) / kBlockSize;
     for (int b = span.first_block; b < span.end_block; ++b) {
-      span.blocks[b] = tile.head + tile.blocks[start / kBlockSize + b] * tile.block_bytes;
+      span.blocks[b] = tile.head + tile.blocks[start / kBlockSize + b] * tile.block_stride;
     }
     return true;
   }

@@ -28,7 +28,7 @@ struct AttentionTile {
   std::int32_t head_dim = 0;
   std::int32_t padded_dim = 0;
   const std::byte* head = nullptr;  // block 0 of the key-value head
-  std::int64_t block_bytes = 0;
+  std::int64_t block_stride = 0;
   std::int64_t values_offset = 0;
   std::int64_t scales_offset = 0;
   const std::int32_t* blocks = nullptr;

@@ -37,12 +37,13 @@ KvLayout::KvLayout(const KvShape& shape) noexcept : padded_dim(round_up(shape.he
   const std::int64_t scales_bytes =
       shape.type == KvType::kQ8_0 ? 2 * KvShape::kBlockSize * static_cast<std::int64_t>(sizeof(float)) : 0;
   block_bytes = scales_offset + scales_bytes;
+  block_stride = block_bytes * shape.num_kv_heads * shape.num_layers;
 }
 
 KvCache::State::State(const KvShape& cache_shape)
     : shape(checked(cache_shape)),
       layout(shape),
-      data(static_cast<std::size_t>(layout.block_bytes) * shape.num_blocks * shape.num_kv_heads * shape.num_layers) {}
+      data(static_cast<std::size_t>(layout.block_stride) * shape.num_blocks) {}
 
 double KvCache::State::element(const std::byte* block, std::int64_t offset, std::int64_t index,
                                std::int64_t scale) const noexcept {
@@ -58,13 +59,13 @@ double KvCache::State::element(const std::byte* block, std::int64_t offset, std:
 
 double KvCache::State::key(std::int32_t layer, std::int32_t kv_head, std::int32_t block, std::int32_t slot,
                            std::int32_t dim) const {
-  const std::byte* place = head(layer, kv_head) + block * layout.block_bytes;
+  const std::byte* place = head(layer, kv_head) + block * layout.block_stride;
   return element(place, 0, std::int64_t{dim} * KvShape::kBlockSize + slot, slot);
 }
 
 double KvCache::State::value(std::int32_t layer, std::int32_t kv_head, std::int32_t block, std::int32_t slot,
                              std::int32_t dim) const {
-  const std::byte* place = head(layer, kv_head) + block * layout.block_bytes;
+  const std::byte* place = head(layer, kv_head) + block * layout.block_stride;
   return element(place, layout.values_offset, slot * layout.padded_dim + dim, KvShape::kBlockSize + slot);
 }
 
@@ -78,17 +79,13 @@ const KvShape& KvCache::shape() const noexcept { return state_->shape; }
 std::size_t KvCache::num_bytes() const noexcept { return state_->data.size(); }
 
 std::size_t KvCache::block_bytes(const KvShape& shape) noexcept {
-  return static_cast<std::size_t>(KvLayout(shape).block_bytes) * shape.num_kv_heads * shape.num_layers;
+  return static_cast<std::size_t>(KvLayout(shape).block_stride);
 }
 
 void KvCache::copy_block(std::int32_t from, std::int32_t to) noexcept {
-  const std::int64_t num_bytes = state_->layout.block_bytes;
-  for (std::int32_t layer = 0; layer < state_->shape.num_layers; ++layer) {
-    for (std::int32_t kv_head = 0; kv_head < state_->shape.num_kv_heads; ++kv_head) {
-      std::byte* head = state_->head(layer, kv_head);
-      std::memcpy(head + to * num_bytes, head + from * num_bytes, static_cast<std::size_t>(num_bytes));
-    }
-  }
+  const std::int64_t num_bytes = state_->layout.block_stride;
+  std::byte* first = state_->data.data();
+  std::memcpy(first + to * num_bytes, first + from * num_bytes, static_cast<std::size_t>(num_bytes));
 }
 
 }  // namespace pocket

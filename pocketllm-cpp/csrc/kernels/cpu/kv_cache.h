@@ -4,7 +4,8 @@
 //   keys    [head_dim][16 positions]: one vector holds 16 scores, and the sum over head_dim needs no lane reduction
 //   values  [16 positions][padded_dim]: padded_dim is head_dim rounded up to whole vectors; the padding stays zero
 //   Q8_0 only: key scales [16], value scales [16], float
-// The blocks of a head follow each other, so that a sequence whose blocks are consecutive is read as one stream.
+// All heads of all layers of a block lie together: the cache lies in huge pages, and a short sequence then takes few of
+// them. Were the blocks of a head together, one block would take a huge page in every head of every layer.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +32,8 @@ struct KvLayout {
   std::int64_t padded_dim;
   std::int64_t values_offset;  // bytes from the start of a head's block
   std::int64_t scales_offset;
-  std::int64_t block_bytes;  // of one head in one layer
+  std::int64_t block_bytes;   // of one head in one layer
+  std::int64_t block_stride;  // from one block of a head to the next: all heads of all layers
 };
 
 struct KvCache::State {
@@ -41,10 +43,10 @@ struct KvCache::State {
   KvLayout layout;
   Buffer data;
 
-  // Block 0 of a head; block b lies b * layout.block_bytes further.
+  // Block 0 of a head; block b lies b * layout.block_stride further.
   std::byte* head(std::int32_t layer, std::int32_t kv_head) noexcept {
     const std::int64_t index = std::int64_t{layer} * shape.num_kv_heads + kv_head;
-    return data.data() + index * shape.num_blocks * layout.block_bytes;
+    return data.data() + index * layout.block_bytes;
   }
   const std::byte* head(std::int32_t layer, std::int32_t kv_head) const noexcept {
     return const_cast<State*>(this)->head(layer, kv_head);
