@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -250,7 +251,7 @@ class _Reader(Iterator[TokenEvent]):
 
     def __del__(self) -> None:
         subscription = getattr(self, "_subscription", None)
-        if subscription is not None:
+        if subscription is not None and not sys.is_finalizing():  # then everything is closed already
             subscription.close()
 
 

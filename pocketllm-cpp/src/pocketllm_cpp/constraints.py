@@ -43,7 +43,7 @@ class ConstraintMatchers:
         self._tags: dict[str, _native.TagTokens] = {}
         if self._functions is not None:
             # No daemon: one that the interpreter ends inside of the library takes the process down.
-            threading.Thread(target=self._index, name="pocketllm-cpp-vocabulary").start()
+            threading.Thread(target=self._index, name="pocketllm-cpp-vocabulary", daemon=False).start()
 
     def _index(self) -> None:
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -74,7 +74,8 @@ class Checkpoint:
         self._layout = layout
         self._config_file = config_file
         self._tokenizer_path = tokenizer_path
-        self._lock = threading.RLock()
+        # One lock each: what needs the configuration does not wait for the tokenizer.
+        self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
         self._made: dict[str, object] = {}
         self._headers = gguf_split.read_parts(layout.files) if layout.format == "gguf" else ()
         if self._config_file is None and self.format == "safetensors":
@@ -154,12 +155,12 @@ class Checkpoint:
         """
         return resolve_eos(override, self.generation_config, self.config, self._tokenizer_end_ids)
 
-    # What follows runs at most once per checkpoint, under the lock.
+    # What follows runs at most once per checkpoint, under a lock of its own. A part may need others, never in a circle.
 
     def _once(self, key: str, make: Callable[[], _T]) -> _T:
         made = self._made
         if key not in made:
-            with self._lock:
+            with self._locks[key]:
                 if key not in made:
                     made[key] = make()
         return made[key]  # type: ignore[return-value]  # each key is only ever stored by one caller's make

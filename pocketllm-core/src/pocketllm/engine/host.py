@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pocketllm.capability_check import check_request
 from pocketllm.engine.call import GenerateCall
+from pocketllm.engine.closing import close_at_exit
 from pocketllm.engine.opening import OpenEngine, close_events, open_engine, retire
 from pocketllm.engine.outbox import Outbox, Wake
 from pocketllm.engine.prompt import Prepared, PromptBuilder
@@ -170,6 +171,7 @@ class EngineHost:
         """Begin loading in the background; returns at once."""
         with self._lock:
             if self._loader is None:
+                close_at_exit(self)
                 self._loader = threading.Thread(target=self._load, name=f"pocketllm-load-{self.name}", daemon=True)
                 self._loader.start()
 

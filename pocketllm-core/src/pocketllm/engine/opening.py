@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -73,19 +75,22 @@ def open_engine(
     backend = selection.backend
     options = checked_options(backend.info, args)
     args = msgspec.structs.replace(args, backend=backend.name, backend_options=options, resolved_options={})
-    if placement == "child" or (placement == "auto" and backend.info.holds_gil):
-        from pocketllm.engine.child_engine import ChildEngine
+    with ThreadPoolExecutor(1, "pocketllm-prompts") as beside:
+        # A runtime reads its weights in native code or in another process, which leaves time for the tokenizer.
+        pending = beside.submit(_build_prompts, checkpoint, options.get("eos_token_id"), registry)
+        if placement == "child" or (placement == "auto" and backend.info.holds_gil):
+            from pocketllm.engine.child_engine import ChildEngine
 
-        engine: Engine = ChildEngine(
-            args,
-            registry.plugins,
-            report,
-            load_timeout_s=limits.load_timeout_s,
-            hang_timeout_s=limits.hang_timeout_s,
-            aborted=aborted,
-        )
-    else:
-        engine = backend.open(args, checkpoint, report)
+            engine: Engine = ChildEngine(
+                args,
+                registry.plugins,
+                report,
+                load_timeout_s=limits.load_timeout_s,
+                hang_timeout_s=limits.hang_timeout_s,
+                aborted=aborted,
+            )
+        else:
+            engine = backend.open(args, checkpoint, report)
     try:
         if not hasattr(getattr(engine, "events", None), "drain"):
             raise EngineError(
@@ -94,7 +99,7 @@ def open_engine(
             )
         hooks = EngineHooks(engine, registry.extensions())
         capabilities = hooks.capabilities()
-        prompts = PromptBuilder(checkpoint, options.get("eos_token_id"), registry.syntaxes())
+        prompts = pending.result()
         if capabilities.supports_suffix and prompts.gap_tokens is None:
             capabilities = msgspec.structs.replace(capabilities, supports_suffix=False)
         if capabilities.supports_structured_outputs:
@@ -105,6 +110,12 @@ def open_engine(
     except BaseException:
         discard(engine)
         raise
+
+
+def _build_prompts(checkpoint: Checkpoint, eos_override: object, registry: Registry) -> PromptBuilder:
+    # Imports come first: once the tokenizer is there, others want the interpreter's lock too.
+    importlib.import_module("pocketllm.text.sandbox")
+    return PromptBuilder(checkpoint, eos_override, registry.syntaxes())
 
 
 def retire(opened: OpenEngine) -> None:

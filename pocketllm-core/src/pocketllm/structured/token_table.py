@@ -114,7 +114,8 @@ def begin_token_table(tokenizer: Tokenizer) -> None:
 
     No daemon: one that the interpreter ends inside of the library takes the process down.
     """
-    threading.Thread(target=_try_token_table, args=(tokenizer,), name="pocketllm-token-table").start()
+    name = "pocketllm-token-table"
+    threading.Thread(target=_try_token_table, args=(tokenizer,), name=name, daemon=False).start()
 
 
 def _try_token_table(tokenizer: Tokenizer) -> None:

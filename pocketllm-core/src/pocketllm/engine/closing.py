@@ -1,0 +1,28 @@
+"""Slots that nobody closed, closed before the interpreter ends."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from typing import Protocol
+
+
+class _Closable(Protocol):
+    def close(self, deadline_s: float) -> None: ...
+
+
+DEADLINE_S = 1.0
+
+_open: weakref.WeakSet[_Closable] = weakref.WeakSet()
+
+
+def close_at_exit(slot: _Closable) -> None:
+    """Remember ``slot``. After the interpreter's end its threads stop where they are: a lock that one holds is never
+    given back, and one inside of an engine's native code takes the process down when it comes back."""
+    _open.add(slot)
+
+
+@atexit.register
+def _close_all() -> None:
+    for slot in list(_open):
+        slot.close(DEADLINE_S)
