@@ -12,8 +12,9 @@ all alike.
 Speed of llama.cpp: llama-bench and llama-batched-bench, the project's own programs. Load time and peak memory of all:
 in a new Python process per repeat, which loads the model, takes in the longest prompt and decodes one sequence; the
 time counts from before the engine's import. Quality: mean KL divergence and top-1 agreement with the float32 run on the
-dequantised weights, over the first 400 tokens of english.txt. Bandwidth: the best of several reads of 1 GiB by all
-threads in this run.
+dequantised weights, over the first 400 tokens of english.txt. Bandwidth at decode 1: the bytes of weights that a token
+needs times tokens per second; as a share of what all threads read an array of 1 GiB with in this run, which is memory,
+and one as large as the weights, which the last cache of some machines holds.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -148,28 +150,36 @@ def judge(contestants: list[Contestant], scratch: Path) -> None:
         contestant.quality = divergence(reference, np.load(path))
 
 
-def bandwidth_bytes_per_s(program: Path, num_threads: int) -> float:
-    output = subprocess.run([str(program), str(num_threads)], capture_output=True, text=True, check=True).stdout
-    return float(output)
+def bandwidth_bytes_per_s(program: Path, num_threads: int, num_bytes: int) -> float:
+    """What an array of ``num_bytes`` is read with: memory's bandwidth, or the last cache's when it fits there."""
+    command = [str(program), str(num_threads), str(-(-num_bytes // 2**20))]
+    return max(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(3))
 
 
 def spread(values: list[float], digits: int = 0) -> str:
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
-def report(contestants: list[Contestant], bandwidth: float) -> None:
+def report(contestants: list[Contestant], bandwidth_of: Callable[[int], float]) -> None:
+    memory = bandwidth_of(2**30)
+    print(f"Read bandwidth of an array of 1 GiB: {memory / 1e9:.1f} GB/s\n")
     columns = list(contestants[0].measures)
-    print("| engine | KL | top-1 | " + " | ".join(columns) + " | load s | peak MB | % of bandwidth at decode 1 |")
+    print(
+        "| engine | KL | top-1 | "
+        + " | ".join(columns)
+        + " | load s | peak MB | at decode 1, GB/s, of 1 GiB's, of as much's |"
+    )
     print("|---" * (len(columns) + 6) + "|")
     for contestant in contestants:
         cells = [spread(contestant.figures[column]) for column in columns]
         weights = weight_bytes_per_token(contestant.model)
-        share = statistics.median(contestant.figures["decode 1"]) * weights / bandwidth
+        rate = statistics.median(contestant.figures["decode 1"]) * weights
+        shares = f"{rate / 1e9:.1f}, {rate / memory:.0%}, {rate / bandwidth_of(weights):.0%}"
         kl, top1 = contestant.quality
         loads = spread(contestant.loads_s, digits=2)
         peaks = spread([peak / 1e6 for peak in contestant.peaks_bytes])
         print(
-            f"| {contestant.name} | {kl:.2e} | {top1:.1%} | {' | '.join(cells)} | {loads} | {peaks} | {share:.0%} |",
+            f"| {contestant.name} | {kl:.2e} | {top1:.1%} | {' | '.join(cells)} | {loads} | {peaks} | {shares} |",
             flush=True,
         )
     print()
@@ -237,10 +247,8 @@ def main() -> None:
         for start_all in groups:
             contestants = start_all()
             measure(contestants, options.repeats)
-            best = max(bandwidth_bytes_per_s(options.bandwidth, options.threads) for _ in range(3))
             judge(contestants, folder)
-            print(f"Read bandwidth {best / 1e9:.1f} GB/s\n")
-            report(contestants, best)
+            report(contestants, partial(bandwidth_bytes_per_s, options.bandwidth, options.threads))
             for contestant in contestants:
                 contestant.worker.close()
 

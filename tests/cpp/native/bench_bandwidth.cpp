@@ -1,6 +1,7 @@
-// Read bandwidth of memory: best of several passes over 1 GiB by N threads. Prints bytes per second.
+// Read bandwidth: best of several passes over an array by N threads. Prints bytes per second. An array that fits the last
+// cache shows the cache's bandwidth; 1 GiB, which is the size when none is given, shows memory's on most machines.
 //
-//     bench_bandwidth [threads]
+//     bench_bandwidth [threads] [MiB]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -12,20 +13,21 @@
 
 int main(int argc, char** argv) {
   const int num_threads = argc > 1 ? std::atoi(argv[1]) : 1;
-  constexpr std::int64_t kNumWords = (std::int64_t{1} << 30) / 8;
+  const std::int64_t num_mib = argc > 2 ? std::max(1, std::atoi(argv[2])) : 1024;
   constexpr std::int64_t kNumParts = 64;
-  pocket::Buffer memory(kNumWords * 8);
+  const std::int64_t num_words = num_mib * (1 << 20) / 8;
+  pocket::Buffer memory(static_cast<std::size_t>(num_words) * 8);
   auto* words = memory.as<std::uint64_t>();
-  for (std::int64_t index = 0; index < kNumWords; ++index) words[index] = static_cast<std::uint64_t>(index);
+  for (std::int64_t index = 0; index < num_words; ++index) words[index] = static_cast<std::uint64_t>(index);
   pocket::ThreadPool threads(num_threads);
   std::vector<std::uint64_t> sums(kNumParts);
   double best = 0;
-  for (int pass = 0; pass < 7; ++pass) {
+  for (std::int64_t pass = 0; pass < 7 * std::max<std::int64_t>(1, 1024 / num_mib); ++pass) {
     const auto start = std::chrono::steady_clock::now();
     threads.run(kNumParts, [&](std::int64_t part, int) {
-      const std::uint64_t* from = words + part * (kNumWords / kNumParts);
+      const std::uint64_t* from = words + part * (num_words / kNumParts);
       std::uint64_t lanes[32] = {};
-      for (std::int64_t index = 0; index < kNumWords / kNumParts; index += 32) {
+      for (std::int64_t index = 0; index < num_words / kNumParts; index += 32) {
         for (int lane = 0; lane < 32; ++lane) lanes[lane] += from[index + lane];
       }
       std::uint64_t sum = 0;
@@ -33,7 +35,7 @@ int main(int argc, char** argv) {
       sums[static_cast<std::size_t>(part)] = sum;
     });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    best = std::max(best, static_cast<double>(kNumWords) * 8 / seconds);
+    best = std::max(best, static_cast<double>(num_words) * 8 / seconds);
   }
   std::uint64_t total = 0;
   for (const std::uint64_t sum : sums) total += sum;
