@@ -174,7 +174,7 @@ def tests(session: nox.Session) -> None:
     _build_and_run(session, "release")
     kit = {f"kit on {backend}": _kit(backend) for backend in KIT_BACKENDS}
     # A file stays in one process, so that what its tests share is made once.
-    every = ("-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile")
+    every = ("-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile", "--durations", "20")
     _run_each(session, {**LINT, **TYPES, **kit, "tests": every})
 
 
