@@ -14,11 +14,14 @@ from importlib.metadata import version
 
 from worker import serve
 
-from pocketllm.checkpoint import open_checkpoint
-from pocketllm.engine.call import GenerateCall
-from pocketllm.engine_args import EngineArgs
-from pocketllm.sampling_params import SamplingParams
-from pocketllm.types import Choice, GenerationRequest
+_STARTED_S = time.perf_counter()
+
+from pocketllm.checkpoint import open_checkpoint  # noqa: E402  # importing is part of loading, as with the peers
+from pocketllm.engine.call import GenerateCall  # noqa: E402
+from pocketllm.engine_args import EngineArgs  # noqa: E402
+from pocketllm.sampling_params import SamplingParams  # noqa: E402
+from pocketllm.types import Choice, GenerationRequest  # noqa: E402
+from pocketllm_cpp.opening import open_engine  # noqa: E402
 
 MAX_MODEL_LEN = 2048
 
@@ -33,11 +36,8 @@ class Ours:
             max_batch_size=16,
             backend_options={"num_threads": num_threads, "prefix_cache": False},
         )
-        start = time.perf_counter()
-        from pocketllm_cpp.opening import open_engine
-
         self._engine = open_engine(args, open_checkpoint(model), lambda stage, fraction: None)
-        self.load_s = time.perf_counter() - start
+        self.load_s = time.perf_counter() - _STARTED_S
         self._handles: Iterator[int] = itertools.count(1)
 
     def prefill(self, prompt: list[int]) -> float:
