@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy as np
 import openvino
-import openvino_genai
 from worker import serve
+
+_STARTED_S = time.perf_counter()
+
+import openvino_genai  # noqa: E402  # importing is part of loading
 
 
 class OpenVino:
@@ -23,11 +26,10 @@ class OpenVino:
         scheduler.max_num_batched_tokens = 1024
         scheduler.cache_size = 1
         self._arguments = (model, num_threads)
-        start = time.perf_counter()
         self._pipeline: Any = openvino_genai.LLMPipeline(
             model, "CPU", scheduler_config=scheduler, INFERENCE_NUM_THREADS=num_threads
         )
-        self.load_s = time.perf_counter() - start
+        self.load_s = time.perf_counter() - _STARTED_S
         config = openvino_genai.GenerationConfig()
         config.ignore_eos = True
         config.do_sample = False
@@ -45,7 +47,6 @@ class OpenVino:
         self._config.max_new_tokens = count
         ids = np.array(prompts, dtype=np.int64)
         inputs = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
-        start = time.perf_counter()
         self._pipeline.generate(inputs, self._config)
         return time.perf_counter() - start
 
