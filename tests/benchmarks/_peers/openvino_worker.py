@@ -47,6 +47,7 @@ class OpenVino:
         self._config.max_new_tokens = count
         ids = np.array(prompts, dtype=np.int64)
         inputs = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
+        start = time.perf_counter()
         self._pipeline.generate(inputs, self._config)
         return time.perf_counter() - start
 
