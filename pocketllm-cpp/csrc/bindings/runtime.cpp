@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <chrono>
 #include <optional>
 
 #include "bindings/init.h"
@@ -55,6 +56,9 @@ KvType kv_type_named(const std::string& name) {
               "kv_type = \"" + name + "\" is not in this build: give F16, Q8_0 or F32.", "kv_cache_dtype");
 }
 
+// A report waits for the interpreter's lock, for milliseconds where another thread computes.
+constexpr auto kReportEvery = std::chrono::milliseconds(100);
+
 void make_runtime(BoundRuntime* self, const std::string& path, const std::string& config, const std::string& activation,
                   const std::string& kv_type, int num_threads, std::int64_t max_model_len, std::int32_t num_slots,
                   std::int64_t kv_cache_bytes, std::optional<std::int32_t> num_snapshots, std::int64_t num_layers,
@@ -71,7 +75,10 @@ void make_runtime(BoundRuntime* self, const std::string& path, const std::string
   if (num_snapshots) options.num_snapshots = *num_snapshots;
   Progress report = [](double) {};
   if (progress) {
-    report = [&progress](double fraction) {
+    report = [&progress, last = std::chrono::steady_clock::time_point{}](double fraction) mutable {
+      const auto now = std::chrono::steady_clock::now();
+      if (fraction < 1.0 && now - last < kReportEvery) return;
+      last = now;
       nb::gil_scoped_acquire acquire;
       (*progress)(fraction);
     };

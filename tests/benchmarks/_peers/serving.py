@@ -141,8 +141,9 @@ def spread(values: list[float], scale: float = 1.0, digits: int = 0) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--llama-tools", type=Path, required=True, help="the folder with llama-server and its libraries"
+        "--llama-tools", type=Path, help="the folder with llama-server and its libraries; ours alone when left out"
     )
+    parser.add_argument("--streams", type=int, nargs="+", default=STREAMS)
     parser.add_argument("--smollm2", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
@@ -158,12 +159,14 @@ def main() -> None:
         command = [str(options.llama_tools / "llama-server"), "-m", model, "-t", threads, "-tb", threads, "-c", "8192"]
         return [*command, "-np", "16", "--port", str(port), "--no-webui", "--no-cache-prompt"]
 
-    servers = [Server("pocketllm serve", ours, "/ready"), Server("llama-server", llama, "/health")]
+    servers = [Server("pocketllm serve", ours, "/ready")]
+    if options.llama_tools is not None:
+        servers.append(Server("llama-server", llama, "/health"))
     engine = Ours(model, options.threads)
     alone: dict[int, list[float]] = {}
     runs: dict[tuple[str, int], list[Run]] = {}
     for repeat in range(-1, options.repeats):  # the first round warms up
-        for num_streams in STREAMS:
+        for num_streams in options.streams:
             for server in servers:
                 run = asyncio.run(load(server.port, num_streams, random.Random(f"{repeat} {num_streams}")))
                 if repeat >= 0:
@@ -172,12 +175,15 @@ def main() -> None:
             if repeat >= 0:
                 alone.setdefault(num_streams, []).append(speed)
     print(f"{options.threads} threads, {options.repeats} alternating repeats: median (smallest to largest)\n")
-    print(
-        "| server | streams | tokens/s | first token ms | between ms | p99 ms | client CPU s | engine alone tokens/s |"
-    )
-    print("|---" * 8 + "|")
+    beside = "engine alone tokens/s | served of alone, pairs"
+    print(f"| server | streams | tokens/s | first token ms | between ms | p99 ms | client CPU s | {beside} |")
+    print("|---" * 9 + "|")
     for (name, num_streams), found in runs.items():
-        mine = spread(alone[num_streams]) if name == "pocketllm serve" else ""
+        mine = "| "
+        if name == "pocketllm serve":
+            pairs = zip(found, alone[num_streams], strict=True)
+            ratios = [run.tokens_per_s / speed for run, speed in pairs]
+            mine = f"{spread(alone[num_streams])} | {spread(ratios, 100)} %"
         print(
             f"| {name} | {num_streams} | {spread([run.tokens_per_s for run in found])} "
             f"| {spread([run.first_s for run in found], 1e3)} | {spread([run.between_s for run in found], 1e3, 1)} "
