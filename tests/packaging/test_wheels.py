@@ -13,6 +13,7 @@ import pytest
 
 from tests.packaging.environments import DISTRIBUTIONS, NATIVE, build
 
+pytestmark = pytest.mark.packaging
 NAMES = [Path(folder).name for folder in DISTRIBUTIONS]
 IMPORTS = dict(zip(NAMES, DISTRIBUTIONS.values(), strict=True))
 

@@ -58,14 +58,14 @@ void ThreadPool::run_erased(std::int64_t num_tasks, Call call, void* object) {
   num_tasks_ = num_tasks;
   call_ = call;
   object_ = object;
-  next_.store(0, std::memory_order_relaxed);
-  num_busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  num_unended_.store(num_tasks, std::memory_order_relaxed);
+  num_untaken_.store(num_tasks, std::memory_order_release);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   take_tasks(0);
-  while (!spin_until([this] { return num_busy_.load(std::memory_order_acquire) == 0; })) {
-    const int busy = num_busy_.load(std::memory_order_acquire);
-    if (busy != 0) num_busy_.wait(busy, std::memory_order_acquire);
+  while (!spin_until([this] { return num_unended_.load(std::memory_order_acquire) == 0; })) {
+    const std::int64_t num_unended = num_unended_.load(std::memory_order_acquire);
+    if (num_unended != 0) num_unended_.wait(num_unended, std::memory_order_acquire);
   }
   if (failed_.load(std::memory_order_relaxed)) {
     failed_.store(false, std::memory_order_relaxed);
@@ -84,19 +84,27 @@ void ThreadPool::work(int thread) {
     seen = round;
     if (stopping_.load(std::memory_order_relaxed)) return;
     take_tasks(thread);
-    if (num_busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) num_busy_.notify_one();
   }
 }
 
 void ThreadPool::take_tasks(int thread) noexcept {
-  for (;;) {
-    const std::int64_t index = next_.fetch_add(1, std::memory_order_relaxed);
-    if (index >= num_tasks_) return;
+  std::int64_t num_ended = 0;
+  std::int64_t num_untaken = num_untaken_.load(std::memory_order_acquire);
+  while (num_untaken != 0) {
+    if (!num_untaken_.compare_exchange_weak(num_untaken, num_untaken - 1, std::memory_order_acq_rel,
+                                            std::memory_order_acquire)) {
+      continue;
+    }
     try {
-      call_(object_, index, thread);
+      call_(object_, num_tasks_ - num_untaken, thread);
     } catch (...) {
       if (!failed_.exchange(true, std::memory_order_acq_rel)) failure_ = std::current_exception();
     }
+    ++num_ended;
+    num_untaken = num_untaken_.load(std::memory_order_acquire);
+  }
+  if (num_ended != 0 && num_unended_.fetch_sub(num_ended, std::memory_order_acq_rel) == num_ended) {
+    num_unended_.notify_one();
   }
 }
 

@@ -13,8 +13,8 @@ namespace pocket {
 
 // The calling thread works too, so a pool of n starts n - 1 threads. One caller at a time; a task must not call run().
 //
-// Tasks are handed out one by one, so a thread that the system holds back takes fewer. Which thread runs a task never
-// changes its result.
+// Tasks are handed out one by one, so a thread that the system holds back takes fewer, and one that has taken none is not
+// waited for. Which thread runs a task never changes its result.
 class ThreadPool {
  public:
   explicit ThreadPool(int num_threads);
@@ -42,10 +42,12 @@ class ThreadPool {
   void take_tasks(int thread) noexcept;
 
   std::vector<std::thread> workers_;
-  // A round is one run(): workers wait for its number to change, and say when they are done with it.
+  // A round is one run(): workers wait for its number to change.
   std::atomic<std::uint32_t> round_{0};
-  std::atomic<int> num_busy_{0};
-  std::atomic<std::int64_t> next_{0};
+  // Tasks that nobody has taken, and tasks that have not ended. Whoever takes one off num_untaken_ may read what follows
+  // until it takes it off num_unended_ too: run() changes nothing before that is 0.
+  std::atomic<std::int64_t> num_untaken_{0};
+  std::atomic<std::int64_t> num_unended_{0};
   std::atomic<bool> failed_{false};
   std::atomic<bool> stopping_{false};
   std::int64_t num_tasks_ = 0;

@@ -11,7 +11,8 @@ class _Closable(Protocol):
     def close(self, deadline_s: float) -> None: ...
 
 
-DEADLINE_S = 1.0
+# Engines cancel at once and end after the step under way, which on a busy machine takes its time.
+DEADLINE_S = 10.0
 
 _open: weakref.WeakSet[_Closable] = weakref.WeakSet()
 
