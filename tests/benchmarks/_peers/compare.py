@@ -216,7 +216,7 @@ def main() -> None:
         return Contestant(f"{worker.about['name']}, {model.stem}", model, start, worker, measures or by_worker(worker))
 
     def ours(model: Path) -> Contestant:
-        return opened(model, [sys.executable, "ours.py", str(model), num_threads])
+        return opened(model, [sys.executable, "ours_worker.py", str(model), num_threads])
 
     def llama(model: Path) -> Contestant:
         places = (str(options.llama_source), str(options.llama_tools))

@@ -1,27 +1,18 @@
-"""Our native engine as a worker: driven through its hooks and events, with all that a request costs.
-
-python ours.py MODEL THREADS
-"""
+"""Our native engine, driven through its hooks and events, with all that a request costs."""
 
 from __future__ import annotations
 
 import itertools
 import select
-import sys
 import time
 from collections.abc import Iterator
-from importlib.metadata import version
 
-from worker import serve
-
-_STARTED_S = time.perf_counter()
-
-from pocketllm.checkpoint import open_checkpoint  # noqa: E402  # importing is part of loading, as with the peers
-from pocketllm.engine.call import GenerateCall  # noqa: E402
-from pocketllm.engine_args import EngineArgs  # noqa: E402
-from pocketllm.sampling_params import SamplingParams  # noqa: E402
-from pocketllm.types import Choice, GenerationRequest  # noqa: E402
-from pocketllm_cpp.opening import open_engine  # noqa: E402
+from pocketllm.checkpoint import open_checkpoint
+from pocketllm.engine.call import GenerateCall
+from pocketllm.engine_args import EngineArgs
+from pocketllm.sampling_params import SamplingParams
+from pocketllm.types import Choice, GenerationRequest
+from pocketllm_cpp.opening import open_engine
 
 MAX_MODEL_LEN = 2048
 
@@ -37,7 +28,6 @@ class Ours:
             backend_options={"num_threads": num_threads, "prefix_cache": False},
         )
         self._engine = open_engine(args, open_checkpoint(model), lambda stage, fraction: None)
-        self.load_s = time.perf_counter() - _STARTED_S
         self._handles: Iterator[int] = itertools.count(1)
 
     def prefill(self, prompt: list[int]) -> float:
@@ -99,8 +89,3 @@ class Ours:
         session.verify_step(prompt[1:])
         rows += [np.array(session.last_logits(row)) for row in range(len(prompt) - 1)]
         np.save(path, np.stack(rows))
-
-
-if __name__ == "__main__":
-    ours = Ours(sys.argv[1], int(sys.argv[2]))
-    serve(ours, {"name": f"pocketllm-cpp {version('pocketllm-cpp')}", "load_s": ours.load_s})

@@ -27,6 +27,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from ours import Ours
 
@@ -103,8 +104,11 @@ class Server:
     def __init__(self, name: str, command: Callable[[int], list[str]], probe: str) -> None:
         self.name = name
         self.port = free_port()
-        log = tempfile.TemporaryFile()  # noqa: SIM115  # open as long as the process
-        self._process = subprocess.Popen(command(self.port), stdout=log, stderr=log)
+        with tempfile.TemporaryFile() as log:
+            self._process = subprocess.Popen(command(self.port), stdout=log, stderr=log)
+            self._wait(probe, log)
+
+    def _wait(self, probe: str, log: IO[bytes]) -> None:
         end = time.monotonic() + START_TIMEOUT_S
         while True:
             try:
@@ -113,7 +117,9 @@ class Server:
             except (urllib.error.URLError, OSError) as error:
                 if self._process.poll() is not None or time.monotonic() > end:
                     log.seek(0)
-                    raise SystemExit(f"{name} did not start: {error}\n{log.read().decode(errors='replace')}") from error
+                    raise SystemExit(
+                        f"{self.name} did not start: {error}\n{log.read().decode(errors='replace')}"
+                    ) from error
                 time.sleep(0.2)
 
     def cpu_s(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -74,8 +74,9 @@ class Checkpoint:
         self._layout = layout
         self._config_file = config_file
         self._tokenizer_path = tokenizer_path
-        # One lock each: what needs the configuration does not wait for the tokenizer.
-        self._locks: defaultdict[str, threading.RLock] = defaultdict(threading.RLock)
+        # A lock for each part: what needs the configuration does not wait for the tokenizer.
+        self._lock = threading.Lock()
+        self._part_locks: dict[str, threading.RLock] = {}
         self._made: dict[str, object] = {}
         self._headers = gguf_split.read_parts(layout.files) if layout.format == "gguf" else ()
         if self._config_file is None and self.format == "safetensors":
@@ -160,7 +161,9 @@ class Checkpoint:
     def _once(self, key: str, make: Callable[[], _T]) -> _T:
         made = self._made
         if key not in made:
-            with self._locks[key]:
+            with self._lock:
+                part_lock = self._part_locks.setdefault(key, threading.RLock())
+            with part_lock:
                 if key not in made:
                     made[key] = make()
         return made[key]  # type: ignore[return-value]  # each key is only ever stored by one caller's make
