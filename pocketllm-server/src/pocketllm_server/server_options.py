@@ -70,7 +70,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     _option("--cors-credentials/--no-cors-credentials", "cors_credentials", "Let those pages send cookies."),
     _option("--max-header-bytes", "max_header_bytes", "Largest headers of a request.", type=int),
     _option("--max-body-bytes", "max_body_bytes", "Largest request body.", type=int),
-    _option("--max-json-values", "max_json_values", "Most JSON values and keys of a body, token ids included;"
+    _option("--max-json-values", "max_json_values", "Most JSON values and keys of a body, token ids included; "
             "lists and objects may be an eighth of them.", type=int),
     _option("--max-messages", "max_messages", "Most messages of a conversation.", type=int),
     _option("--max-prompt-chars", "max_prompt_chars", "Most characters or token ids of a prompt; 0: no limit.",
