@@ -1,16 +1,15 @@
 // An engine around a FakeModel, with what tests of it need.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <mutex>
 #include <optional>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
 #include "check.h"
 #include "engine/engine.h"
+#include "engine_gate.h"
 #include "engine_recorder.h"
 #include "fake_matcher.h"
 #include "fake_model.h"
@@ -38,44 +37,6 @@ inline Request ask(std::vector<std::int32_t> prompt, std::int64_t max_tokens, st
   for (Choice& choice : request.choices) choice.handle = next_handle++;
   return request;
 }
-
-// Holds the engine's thread at the start of a pass.
-class Gate {
- public:
-  void shut() { permit(0); }
-  void open() { permit(-1); }
-  // So many more passes; returns when the engine stands before the next one.
-  void let(int num_passes) {
-    permit(num_passes);
-    wait_for_engine();
-  }
-  void wait_for_engine() {
-    std::unique_lock lock(mutex_);
-    const auto stands = [this] { return num_waiting_ > 0 && num_permits_ == 0; };
-    const bool came = changed_.wait_for(lock, std::chrono::seconds(20), stands);
-    if (!came) throw std::runtime_error("the engine does not come to the gate");
-  }
-  void pass() {
-    std::unique_lock lock(mutex_);
-    ++num_waiting_;
-    changed_.notify_all();
-    changed_.wait(lock, [this] { return num_permits_ != 0; });
-    --num_waiting_;
-    if (num_permits_ > 0) --num_permits_;
-  }
-
- private:
-  void permit(int num_passes) {
-    const std::lock_guard lock(mutex_);
-    num_permits_ = num_passes;
-    changed_.notify_all();
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int num_permits_ = -1;  // -1: no limit
-  int num_waiting_ = 0;
-};
 
 struct Setup {
   bool recurrent = false;

@@ -137,8 +137,8 @@ TEST(preempted_sequences_go_on_as_if_nothing_had_been) {
         request.sampling = hot();
         request.sampling.max_tokens = 70;
         requests.push_back(request);
-        bench.send(request);
       }
+      send_together(bench.gate, requests, [&](const Request& request) { bench.send(request); });
       for (const Request& request : requests) bench.check_answer(request);
       CHECK(bench.engine->stats().num_preemptions > 0);
       bench.check_idle();

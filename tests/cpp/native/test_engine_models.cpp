@@ -3,12 +3,27 @@
 
 #include "check.h"
 #include "engine/engine.h"
+#include "engine_gate.h"
 #include "engine_recorder.h"
 #include "memory_models.h"
 
 using namespace pocket;
 
 namespace {
+
+class GatedModel final : public Model {
+ public:
+  GatedModel(std::unique_ptr<Model> model, bench::Gate& gate) : model_(std::move(model)), gate_(gate) {}
+  const ModelShape& shape() const noexcept override { return model_->shape(); }
+  void forward(Context& context, const Step& step, Caches& caches, float* logits) override {
+    gate_.pass();
+    model_->forward(context, step, caches, logits);
+  }
+
+ private:
+  std::unique_ptr<Model> model_;
+  bench::Gate& gate_;
+};
 
 struct Bench {
   Bench(const MemoryModel& memory, std::int32_t num_slots, std::int64_t num_blocks, const EngineOptions& options) {
@@ -18,18 +33,21 @@ struct Bench {
     const Runtime::Load load = [&](Context& context) {
       auto model = load_model(context, memory.config, memory.source, {}, nullptr);
       sizes.kv_cache_bytes = num_blocks * static_cast<std::int64_t>(KvCache::block_bytes(model->shape().kv));
-      return model;
+      return std::make_unique<GatedModel>(std::move(model), gate);
     };
     runtime.emplace(load, sizes);
     engine.emplace(*runtime, options);
     recorder.emplace(*engine);
   }
 
+  ~Bench() { gate.open(); }
+
   void send(const Request& request) {
     recorder->expect(request);
     engine->submit(request);
   }
 
+  bench::Gate gate;
   std::optional<Runtime> runtime;
   std::optional<Engine> engine;
   std::optional<record::Recorder> recorder;
@@ -69,8 +87,8 @@ void check_same_bits(const MemoryModel& memory) {
       std::vector<Request> sent = all;
       for (Request& request : sent) {
         for (Choice& choice : request.choices) choice.handle += 1000 * static_cast<std::uint64_t>(round);
-        together.send(request);
       }
+      bench::send_together(together.gate, sent, [&](const Request& request) { together.send(request); });
       together.recorder->wait_all();
       for (const Request& request : sent) {
         for (const Choice& choice : request.choices) {
