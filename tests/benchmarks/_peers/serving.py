@@ -2,18 +2,16 @@
 
     nox -s benchmarks -- peers --serving
 
-Every stream sends a prompt of its own (no prefix is shared) and reads its answer to the end. Per number of streams:
-aggregate generated tokens per second, time to the first token, time between tokens (median and 99th percentile) and
-the CPU seconds of the client. At the end: the CPU time each idle server takes, and what our engine gives without the
-server, from the same prompts.
+Every stream sends a prompt of its own (no prefix is shared), reads its answer to the end and keeps its connection. Per
+number of streams: aggregate generated tokens per second, time to the first token, time between tokens (median and 99th
+percentile) and the CPU seconds of the client. At the end: the CPU time each idle server takes, and what our engine
+gives without the server, from the same prompts.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
-import json
 import os
 import random
 import socket
@@ -30,6 +28,7 @@ from pathlib import Path
 from typing import IO
 
 from ours import Ours
+from stream_client import completion_body, read_streams
 
 STREAMS = (1, 4, 8, 16)
 NUM_REQUESTS = 16
@@ -50,40 +49,14 @@ class Run:
     client_cpu_s: float
 
 
-async def read_stream(port: int, prompt: list[int]) -> list[float]:
-    """Send one request; the moments at which its chunks came, from the sending on."""
-    body = json.dumps(
-        {"model": "m", "prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0, "stream": True, "ignore_eos": True}
-    ).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    start = time.perf_counter()
-    writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    moments: list[float] = []
-    tail = b""
-    while data := await reader.read(1 << 16):
-        moments += [time.perf_counter() - start] * data.count(b"data: ")
-        tail = (tail + data)[-300:]
-    writer.close()
-    if b"[DONE]" not in tail:
-        raise SystemExit(f"port {port}: the stream ended with {tail!r}")
-    return moments[:-1]
-
-
-async def load(port: int, num_streams: int, dice: random.Random) -> Run:
-    prompts = [[dice.randrange(1000, 40000) for _ in range(PROMPT_TOKENS)] for _ in range(NUM_REQUESTS)]
-    streams: list[list[float]] = []
-
-    async def client() -> None:
-        while prompts:
-            streams.append(await read_stream(port, prompts.pop()))
-
+def load(port: int, prompts: list[list[int]], num_streams: int) -> Run:
+    bodies = [completion_body(prompt, MAX_TOKENS) for prompt in prompts]
     cpu, start = time.process_time(), time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(num_streams)))
+    streams = read_streams(port, bodies, num_streams)
     seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     between = sorted(late - early for moments in streams for early, late in itertools.pairwise(moments))
     return Run(
-        NUM_REQUESTS * MAX_TOKENS / seconds,
+        len(prompts) * MAX_TOKENS / seconds,
         statistics.median(moments[0] for moments in streams),
         between[len(between) // 2],
         between[int(len(between) * 0.99)],
@@ -132,11 +105,9 @@ class Server:
         self._process.wait()
 
 
-def engine_alone(engine: Ours, num_streams: int, dice: random.Random) -> float:
-    """Tokens per second of the same load handed to the engine in this process, ``num_streams`` requests at a time."""
-    prompts = [[dice.randrange(1000, 40000) for _ in range(PROMPT_TOKENS)] for _ in range(NUM_REQUESTS)]
-    seconds = engine.keep_busy(prompts, num_streams, MAX_TOKENS)
-    return NUM_REQUESTS * MAX_TOKENS / seconds
+def engine_alone(engine: Ours, prompts: list[list[int]], num_streams: int) -> float:
+    """Tokens per second of the same load handed to the engine in this process."""
+    return len(prompts) * MAX_TOKENS / engine.keep_busy(prompts, num_streams, MAX_TOKENS)
 
 
 def spread(values: list[float], scale: float = 1.0, digits: int = 0) -> str:
@@ -173,13 +144,19 @@ def main() -> None:
     runs: dict[tuple[str, int], list[Run]] = {}
     for repeat in range(-1, options.repeats):  # the first round warms up
         for num_streams in options.streams:
-            for server in servers:
-                run = asyncio.run(load(server.port, num_streams, random.Random(f"{repeat} {num_streams}")))
-                if repeat >= 0:
-                    runs.setdefault((server.name, num_streams), []).append(run)
-            speed = engine_alone(engine, num_streams, random.Random(f"{repeat} {num_streams}"))
-            if repeat >= 0:
-                alone.setdefault(num_streams, []).append(speed)
+            dice = random.Random(f"{repeat} {num_streams}")
+            prompts = [[dice.randrange(1000, 40000) for _ in range(PROMPT_TOKENS)] for _ in range(NUM_REQUESTS)]
+            turns: list[Server | None] = [*servers, None]
+            # Half of the repeats go backwards: what drifts during a run then favours nobody.
+            for server in reversed(turns) if repeat % 2 else turns:
+                if server is None:
+                    speed = engine_alone(engine, prompts, num_streams)
+                    if repeat >= 0:
+                        alone.setdefault(num_streams, []).append(speed)
+                else:
+                    run = load(server.port, prompts, num_streams)
+                    if repeat >= 0:
+                        runs.setdefault((server.name, num_streams), []).append(run)
     print(f"{options.threads} threads, {options.repeats} alternating repeats: median (smallest to largest)\n")
     beside = "engine alone tokens/s | served of alone, pairs"
     print(f"| server | streams | tokens/s | first token ms | between ms | p99 ms | client CPU s | {beside} |")
