@@ -296,8 +296,8 @@ class AsyncStream(AsyncIterator[TokenEvent]):
     def __init__(self, record: RequestRecord) -> None:
         self.record = record
         self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-        self._event.set()  # the log may hold something already
+        self._thread = threading.get_ident()
+        self._waiters: list[asyncio.Future[None]] = []
         self._subscription = record.subscribe(self._on_output)
         self._ready: list[TokenEvent] = []
 
@@ -310,14 +310,22 @@ class AsyncStream(AsyncIterator[TokenEvent]):
         return self.record.num_prompt_tokens
 
     def _on_output(self) -> None:
-        try:
-            here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            here = False  # another thread: a host that is closing
-        if here:
-            self._event.set()
-        else:
-            self._loop.call_soon_threadsafe(self._event.set)
+        if threading.get_ident() == self._thread:
+            self._wake()
+        else:  # a host that is closing
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def _output(self) -> None:
+        """Wait for more; to be called when the log has been looked at and before the loop gets on."""
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
 
     async def next_events(self) -> list[TokenEvent]:
         """All that arrived since the last call, at least one event; [] at the end.
@@ -326,11 +334,10 @@ class AsyncStream(AsyncIterator[TokenEvent]):
             SlowReaderError: this reader fell too far behind and was cut.
         """
         while not self._subscription.at_end:
-            await self._event.wait()
-            self._event.clear()
             events = self._subscription.take()
             if events:
                 return events
+            await self._output()
         self._subscription.close()
         return []
 
@@ -351,8 +358,7 @@ class AsyncStream(AsyncIterator[TokenEvent]):
         while not self.record.finished:
             if self._subscription.at_end:
                 raise RequestCancelledError(f"The reader of request {self.request_id} was closed.")
-            await self._event.wait()
-            self._event.clear()
+            await self._output()
         self._subscription.close()
         return self.record.result()
 

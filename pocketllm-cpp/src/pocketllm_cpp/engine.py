@@ -30,13 +30,9 @@ class CppEngine:
         self._native = native
         self._capabilities = capabilities
         self._matchers = matchers
-        self._events = BatchSource(native)
+        self.events = BatchSource(native)
         self._stats = EngineStats()
         close_at_exit(native)
-
-    @property
-    def events(self) -> BatchSource:
-        return self._events
 
     @hookimpl
     def pocketllm_capabilities(self) -> Capabilities:

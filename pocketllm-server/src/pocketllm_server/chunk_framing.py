@@ -20,15 +20,17 @@ class ChunkFraming:
     def __init__(self, scope: Scope, send: Send, writer: asyncio.StreamWriter) -> None:
         self._send = send
         self._writer = writer
+        self._transport = writer.transport
         self._may_stream = scope["http_version"] == "1.1" and scope["method"] != "HEAD"
         self._is_streaming = False
 
     async def send(self, message: Message) -> None:
         if self._is_streaming and message["type"] == "http.response.body":
             data = message.get("body", b"")
-            if data and not self._writer.is_closing():
-                self._writer.write(b"%x\r\n%b\r\n" % (len(data), data))
-                if self._writer.transport.get_write_buffer_size():
+            transport = self._transport
+            if data and not transport.is_closing():
+                transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+                if transport.get_write_buffer_size():
                     try:
                         await self._writer.drain()
                     except ConnectionError:

@@ -87,19 +87,13 @@ class ChunkWriter:
             tail = b'],"usage":' + _encode(so_far.as_dict()) + b"}\n\n"
         if shared:
             tail = b"]" + shared + tail[1:]
-        parts = (
-            self._prefix(index), key, value, b',"logprobs":', logprobs, b',"finish_reason":', reason, extra, b"}", tail,
-        )  # fmt: skip
-        return b"".join(parts)
-
-    def _prefix(self, index: int) -> bytes:
         prefix = self._prefixes.get(index)
         if prefix is None:
             prefix = self._prefixes[index] = self._head + b'{"index":%d,' % index
-        return prefix
-
-    def _token_ids(self, event: TokenEvent) -> bytes:
-        return b',"token_ids":' + _encode(event.token_ids) if self.form.with_token_ids else b""
+        parts = (
+            prefix, key, value, b',"logprobs":', logprobs, b',"finish_reason":', reason, extra, b"}", tail,
+        )  # fmt: skip
+        return b"".join(parts)
 
 
 class ChatChunkWriter(ChunkWriter):
@@ -123,7 +117,9 @@ class ChatChunkWriter(ChunkWriter):
         else:
             delta = self._mixed_delta(index, event, tool_calls)
         data = b""
-        ids = self._token_ids(event) if event.token_ids else b""
+        ids = b""
+        if self.form.with_token_ids and event.token_ids:
+            ids = b',"token_ids":' + _encode(event.token_ids)
         if delta or event.logprobs or ids:
             ranked = b"null" if not event.logprobs else _encode(chat_logprobs(event.logprobs))
             data = self._choice(index, b'"delta":', delta or b"{}", ranked, None, ids)
@@ -172,8 +168,8 @@ class CompletionChunkWriter(ChunkWriter):
 
     def chunk(self, index: int, event: TokenEvent) -> bytes:
         self._num_tokens += len(event.token_ids)
-        has_ids = self.form.with_token_ids and event.token_ids
-        if not event.text and not event.logprobs and event.finish_reason is None and not has_ids:
+        with_ids = self.form.with_token_ids
+        if not event.text and not event.logprobs and event.finish_reason is None and not (with_ids and event.token_ids):
             return b""
         ranked = b"null"
         if event.logprobs:
@@ -181,7 +177,8 @@ class CompletionChunkWriter(ChunkWriter):
             if offsets is None:
                 offsets = self._offsets[index] = TextOffsets()
             ranked = _encode(completion_logprobs(event.logprobs, offsets))
-        return self._text(index, _encode(event.text), ranked, event.finish_reason, self._token_ids(event))
+        ids = b',"token_ids":' + _encode(event.token_ids) if with_ids else b""
+        return self._text(index, _encode(event.text), ranked, event.finish_reason, ids)
 
     def _text(self, index: int, text: bytes, ranked: bytes, finish: str | None, extra: bytes) -> bytes:
         if self._prompt_ids:

@@ -12,13 +12,13 @@ from starlette.types import Receive, Send
 
 from pocketllm.errors import PocketLLMError
 from pocketllm.types import FinishReason, GenerationRequest, GenerationResult, TokenEvent, Usage
+from pocketllm_server.event_body import EventBody
 from pocketllm_server.generation import Generation, open_generation
 from pocketllm_server.http_io import ClientGoneError, send_json, unless_client_leaves
 from pocketllm_server.metrics import RequestTimer
 from pocketllm_server.served_model import EventStream
 from pocketllm_server.service import Service
 from pocketllm_server.sse import DONE, HEADERS, ChunkWriter
-from pocketllm_server.stall_timer import StallTimer
 from pocketllm_server.wire.errors import Headers, describe, error_event, error_object
 from pocketllm_server.wire.responses import sum_usage
 
@@ -122,7 +122,7 @@ async def stream(
             model = service.settings.served_model_name
             writer = endpoint.chunks(generation.response_id, created, model, with_usage=with_usage)
             await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *headers]})
-            async with StallTimer(send, service.settings.send_timeout_s) as body:
+            async with EventBody(send, service.settings) as body:
                 await _EventReply(body, generation, endpoint, writer, timer, outcome).run(with_usage=with_usage)
 
     try:
@@ -158,7 +158,7 @@ class _EventReply:
 
     def __init__(
         self,
-        body: StallTimer,
+        body: EventBody,
         generation: Generation,
         endpoint: Endpoint,
         writer: ChunkWriter,
@@ -202,7 +202,10 @@ class _EventReply:
                     self._usages.append(event.usage)
                     # Stop tokens are counted by usage and shown by no event.
                     self._timer.tokens(index, event.usage.completion_tokens - num_seen)
-                data = self._encode(index, event, events)
+                if event.finish_reason is None:
+                    data = self._endpoint.encode(self._writer, index, event)
+                else:
+                    data = self._end(index, event, events)
                 if data:
                     await self._write(data)
         except PocketLLMError as error:
@@ -211,9 +214,9 @@ class _EventReply:
             logger.exception("A stream failed")
             await self._report(error_object(500, "The server failed on this request; its log says why."))
 
-    def _encode(self, index: int, event: TokenEvent, events: EventStream) -> bytes:
-        if event.finish_reason is not None:
-            self._outcome.word = str(event.finish_reason)
+    def _end(self, index: int, event: TokenEvent, events: EventStream) -> bytes:
+        """The chunks of a choice's last event."""
+        self._outcome.word = str(event.finish_reason)
         if event.finish_reason != FinishReason.ERROR:
             return self._endpoint.encode(self._writer, index, event)
         # What was generated before still goes out; the error event then takes the place of a finish reason.

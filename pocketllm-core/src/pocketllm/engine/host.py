@@ -413,6 +413,8 @@ class EngineHost:
 
     def next_timer(self) -> float | None:
         """``time.monotonic()`` of the next deadline or heartbeat, or None."""
+        if not self._timers:
+            return self._heartbeat_at
         with self._lock:
             times = list(self._timers.values())
         if self._heartbeat_at is not None:
@@ -421,17 +423,16 @@ class EngineHost:
 
     def drain_events(self) -> None:
         """Route everything that waits; called from one thread at a time."""
+        # No source blocks, and asking which of them is ready would cost more than looking into each.
         with self._lock:
-            ready = {key.fileobj for key, _ in self._selector.select(0)}
-            if self._wake in ready:
+            if self._wake.is_set:
                 self._wake.clear()
-            answers = self._answers.drain() if self._answers in ready else []
+            answers = self._answers.drain()
             opened = self._open
             if opened is not None:
                 if answers:
                     self._after(opened.pump.route(answers), opened)
-                if opened.hooks.engine.events in ready:
-                    self._route(opened)
+                self._route(opened)
             self._run_timers()
             changed, self._state_changed = self._state_changed, False
         if changed:
@@ -458,6 +459,8 @@ class EngineHost:
             self._changed.notify_all()
 
     def _run_timers(self) -> None:
+        if not self._timers and self._heartbeat_at is None:
+            return
         now = time.monotonic()
         due = [request_id for request_id, at in self._timers.items() if at <= now]
         for request_id in due:

@@ -1,7 +1,7 @@
 """The ready-made event source for engines written in Python.
 
-An engine thread posts, one consumer drains. A wake costs a system call, so it is sent only when the consumer has
-disarmed: batches posted while it is still busy cost an append.
+An engine thread posts, one consumer drains. A wake costs a system call, so it is sent only when the consumer has begun
+to look: batches posted while it is still busy cost an append.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ class Wake:
     """A descriptor that is readable between :meth:`set` and :meth:`clear`. Any thread may set; one clears."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards the descriptors against a set() that races with close()
+        self._lock = threading.Lock()  # a close() must not race with a set(), nor the flag differ from the descriptor
+        self.is_set = False
+        """Whether the descriptor is readable; read without a lock, it spares the system call of a needless call."""
         if hasattr(os, "eventfd"):
             self._read_fd = self._write_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         else:
@@ -33,22 +35,21 @@ class Wake:
 
     def set(self) -> None:
         with self._lock:
-            if self._write_fd >= 0:
-                try:
-                    os.write(self._write_fd, _ONE)
-                except BlockingIOError:
-                    pass  # full: it is readable, which is all that matters
+            if self._write_fd >= 0 and not self.is_set:
+                self.is_set = True
+                os.write(self._write_fd, _ONE)
 
     def clear(self) -> None:
-        try:
-            os.read(self._read_fd, 4096)
-        except BlockingIOError:
-            pass  # nothing was set
+        with self._lock:
+            if self.is_set:
+                self.is_set = False
+                os.read(self._read_fd, 8)
 
     def close(self) -> None:
         with self._lock:
             fds = {self._read_fd, self._write_fd} - {-1}
             self._read_fd = self._write_fd = -1
+            self.is_set = False
             for fd in fds:
                 os.close(fd)
 
@@ -63,7 +64,6 @@ class Outbox:
     def __init__(self) -> None:
         self._batches: deque[StepBatch] = deque()
         self._wake = Wake()
-        self._armed = False
 
     def fileno(self) -> int:
         return self._wake.fileno()
@@ -71,21 +71,17 @@ class Outbox:
     def post(self, batch: StepBatch) -> None:
         """Append one batch and wake the consumer unless a wake is already under way."""
         self._batches.append(batch)
-        # The consumer disarms before it pops, so a batch appended before that is popped and one after it wakes again.
-        if not self._armed:
-            self._armed = True
+        # The consumer clears before it pops, so a batch appended before that is popped and one after it wakes again.
+        if not self._wake.is_set:
             self._wake.set()
 
     def drain(self) -> list[StepBatch]:
-        if self._wake.fileno() >= 0:
+        if self._wake.is_set:
             self._wake.clear()
-        self._armed = False
         batches: list[StepBatch] = []
-        while True:
-            try:
-                batches.append(self._batches.popleft())
-            except IndexError:
-                return batches
+        while self._batches:
+            batches.append(self._batches.popleft())
+        return batches
 
     def close(self) -> None:
         self._wake.close()

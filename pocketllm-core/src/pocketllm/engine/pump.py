@@ -61,8 +61,10 @@ class ChoiceStream:
         self._wants_logprobs = record.request.sampling_params.logprobs
         self._pending: list[int] = []
         self._pending_logprobs: list[TokenLogprob | None] = []
-        # Tokens whose text may still be cut by a stop string: neither ids nor log probabilities go out yet.
-        self._unreleased: list[tuple[int, TokenLogprob | None]] = []
+        # Tokens whose text may still be cut by a stop string: neither ids nor log probabilities go out yet. The latter
+        # are kept where they are asked for alone, one for each id, as those that are pending.
+        self._unreleased: list[int] = []
+        self._unreleased_logprobs: list[TokenLogprob | None] = []
         self._num_released = 0
         self._parts: list[Delta] = []
         self._brought_tool_calls = False
@@ -73,11 +75,12 @@ class ChoiceStream:
 
     def add_token(self, token: int, logprob: TokenLogprob | None) -> None:
         self._pending.append(token)
-        self._pending_logprobs.append(logprob)
+        if self._wants_logprobs:
+            self._pending_logprobs.append(logprob)
 
     def add_extra(self, extra: RowExtra) -> bool:
         """Text or metadata a backend brought itself; True when a stop string ended the choice in it."""
-        if self._feed_tokens():
+        if self.flush():
             return True
         part = self._text.feed_text(extra.text, extra.reasoning_content)
         self._brought_tool_calls |= bool(extra.tool_calls)
@@ -87,19 +90,36 @@ class ChoiceStream:
 
     def add_stop_token(self) -> bool:
         """The step that gave a stop id counts, and nothing else of it is shown; True when a stop string came before."""
-        if self._feed_tokens():
+        if self.flush():
             return True
         self._num_stop_tokens += 1
         return False
 
     def flush(self) -> bool:
         """Run what was added through the text pipeline; True when a stop string or a token stage ends the choice."""
-        return self._feed_tokens()
+        if not self._pending:
+            return False
+        tokens, logprobs = self._pending, self._pending_logprobs
+        self._pending, self._pending_logprobs = [], []
+        asked_to_stop = False
+        if self._token_stages:
+            num_kept = self._run_token_stages(tokens)
+            asked_to_stop = num_kept < len(tokens) or self._asked_to_stop
+            tokens, logprobs = tokens[:num_kept], logprobs[:num_kept]
+        part = self._text.feed(tokens)
+        self.has_output = True
+        self._unreleased += tokens
+        self._unreleased_logprobs += logprobs
+        self._cut |= part.stopped
+        self._keep(part.content, part.reasoning, tool_calls=tuple(map(_call_delta, part.calls)) if part.calls else ())
+        return part.stopped or asked_to_stop
 
     def take_delta(self) -> Delta | None:
         """What this drain gave, as one log entry, or None when everything is held back."""
         if not self._parts:
             return None
+        if len(self._parts) == 1:
+            return self._parts.pop()
         parts, self._parts = self._parts, []
         return join_deltas(parts)
 
@@ -126,23 +146,6 @@ class ChoiceStream:
     def fail(self, error: str) -> None:
         """Close the choice without touching the text pipeline, which is what failed."""
         self._parts.append(Delta(choice_index=self.index, finish_reason=str(FinishReason.ERROR), error=error))
-
-    def _feed_tokens(self) -> bool:
-        if not self._pending:
-            return False
-        tokens, logprobs = self._pending, self._pending_logprobs
-        self._pending, self._pending_logprobs = [], []
-        asked_to_stop = False
-        if self._token_stages:
-            num_kept = self._run_token_stages(tokens)
-            asked_to_stop = num_kept < len(tokens) or self._asked_to_stop
-            tokens, logprobs = tokens[:num_kept], logprobs[:num_kept]
-        part = self._text.feed(tokens)
-        self.has_output = True
-        self._unreleased.extend(zip(tokens, logprobs, strict=True))
-        self._cut |= part.stopped
-        self._keep(part.content, part.reasoning, tool_calls=tuple(map(_call_delta, part.calls)))
-        return part.stopped or asked_to_stop
 
     def _run_token_stages(self, tokens: list[int]) -> int:
         """How many tokens stay: up to and including the one at which a stage stops. One by one, so that the answer does
@@ -186,14 +189,15 @@ class ChoiceStream:
         count = len(self._unreleased) if all_tokens else self._text.num_tokens_in_text - self._num_released
         if count <= 0:
             return (), ()
-        rows, self._unreleased = self._unreleased[:count], self._unreleased[count:]
-        self._num_released += len(rows)
-        entries: tuple[PackedLogprob, ...] = ()
-        if self._wants_logprobs:
-            entries = tuple(
-                pack_logprob(self._tokenizer, token, row.logprob, row.top) for token, row in rows if row is not None
-            )
-        return tuple(token for token, _ in rows), entries
+        ids = tuple(self._unreleased[:count])
+        del self._unreleased[:count]
+        self._num_released += len(ids)
+        if not self._wants_logprobs:
+            return ids, ()
+        rows = zip(ids, self._unreleased_logprobs, strict=False)
+        entries = [pack_logprob(self._tokenizer, token, row.logprob, row.top) for token, row in rows if row is not None]
+        del self._unreleased_logprobs[:count]
+        return ids, tuple(entries)
 
 
 def _call_delta(call: CallDelta) -> dict[str, Any]:
@@ -248,8 +252,8 @@ class Pump:
     def _route_batch(self, batch: StepBatch, touched: dict[int, ChoiceStream], routed: Routed) -> None:
         for report in batch.prompts:
             self._take_report(report)
-        logprobs = {row.row: row for row in batch.logprobs}
-        extras = {extra.row: extra for extra in batch.extras}
+        logprobs = {row.row: row for row in batch.logprobs} if batch.logprobs else {}
+        extras = {extra.row: extra for extra in batch.extras} if batch.extras else {}
         streams = self._streams
         for row, handle in enumerate(batch.handles):
             stream = streams.get(handle)
@@ -329,17 +333,16 @@ class Pump:
                 routed.cancels.append((stream.handle, CancelReason.PLUGIN))
 
     def _publish(self, streams: Iterable[ChoiceStream], routed: Routed) -> None:
-        records: dict[str, RequestRecord] = {}
-        now = time.monotonic()
+        records: dict[RequestRecord, None] = {}  # in the order of their streams
         for stream in streams:
             delta = stream.take_delta()
             record = stream.record
             if record.first_token_at is None and stream.has_output:
-                record.first_token_at = now
+                record.first_token_at = time.monotonic()
             if delta is not None and not record.finished:
                 record.append(delta)
-                records[record.request_id] = record
-        for record in records.values():
+                records[record] = None
+        for record in records:
             if record.finished:
                 routed.finished.append(record)
             record.notify()

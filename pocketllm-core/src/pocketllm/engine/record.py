@@ -88,6 +88,7 @@ class RequestRecord:
         self.failure: PocketLLMError | None = None
         self.accepted_at = time.monotonic()
         self.first_token_at: float | None = None
+        self.finished = False
         self.finished_at: float | None = None
         self._log: list[Delta] = []
         self._lock = lock
@@ -103,10 +104,6 @@ class RequestRecord:
     @property
     def request_id(self) -> str:
         return self.request.request_id
-
-    @property
-    def finished(self) -> bool:
-        return self.finished_at is not None
 
     @property
     def usage(self) -> Usage:
@@ -142,6 +139,7 @@ class RequestRecord:
             self._num_unfinished -= 1
             if self._num_unfinished == 0:
                 self.finished_at = time.monotonic()
+                self.finished = True
 
     def notify(self) -> None:
         for subscription in list(self._subscriptions):
@@ -278,6 +276,8 @@ class Subscription:
 
     def take(self) -> list[TokenEvent]:
         """What is new since the last call; [] when there is nothing."""
+        if self._position == len(self.record._log):
+            return []
         events, self._position = self.record.events_from(self._position)
         return events
 

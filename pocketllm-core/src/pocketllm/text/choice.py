@@ -84,14 +84,24 @@ class ChoiceText:
         self._stops = stop.fork() if isinstance(stop, StopStrings) else StopStrings(stop)
         self._stages = tuple(stages)
         self._tool_calls = tool_calls
+        # Whether anything could ever hold back or change the answer, and whether from here on nothing can.
+        self._is_plain = self._stops.is_empty and not self._stages and tool_calls is None
+        self._passes = self._is_plain and self._splitter.in_content
         self._num_raw = 0  # characters given to the splitter
         # Raw offsets where the text of each fed token begins, without the first _num_dropped, never decreasing.
         self._starts: list[int] = []
         self._num_dropped = 0
-        self._num_used = 0
-        self._num_in_text = 0
+        self.num_tokens_used = 0
+        """Sum of ``num_tokens_used`` over all deltas so far."""
+        self.num_tokens_in_text = 0
+        """Fed tokens whose text begins in what the deltas so far cover, reasoning, tags and layout included.
+
+        Log-probability entries go up to here: with a delta while streaming, and cut here at the end. A token that a
+        stop string cuts in two is in the text, one that begins at or after the match is not. Stages are not seen.
+        """
+        self.num_reasoning_tokens = 0
+        """Fed tokens whose text, or a part of it, went to the reasoning of the deltas so far; tags are no such text."""
         self._first_reasoning = 0  # number of the token that the reasoning begins in
-        self._num_reasoning = 0
         self._reasoning_end = 0  # what the two counts know of the reasoning's end
         self._stopped = False
         self._finished = False
@@ -116,25 +126,6 @@ class ChoiceText:
         """Tokens fed before the end, those after a stop that was not yet found included."""
         return self._num_dropped + len(self._starts)
 
-    @property
-    def num_tokens_used(self) -> int:
-        """Sum of ``num_tokens_used`` over all deltas so far."""
-        return self._num_used
-
-    @property
-    def num_tokens_in_text(self) -> int:
-        """Fed tokens whose text begins in what the deltas so far cover, reasoning, tags and layout included.
-
-        Log-probability entries go up to here: with a delta while streaming, and cut here at the end. A token that a
-        stop string cuts in two is in the text, one that begins at or after the match is not. Stages are not seen.
-        """
-        return self._num_in_text
-
-    @property
-    def num_reasoning_tokens(self) -> int:
-        """Fed tokens whose text, or a part of it, went to the reasoning of the deltas so far; tags are no such text."""
-        return self._num_reasoning
-
     def feed(self, token_ids: Sequence[int]) -> TextDelta:
         """Add tokens the engine produced, in order; ids that carry no text (stop ids) are the caller's to leave out."""
         if self._stopped or self._finished:
@@ -147,7 +138,12 @@ class ChoiceText:
         for token_id in token_ids:
             pieces.append(detokenizer.feed_one(token_id))
             self._starts.append(offset + detokenizer.last_token_start)
-        return self._advance("".join(pieces))
+        text = "".join(pieces)
+        if not self._passes:
+            return self._advance(text)
+        self._num_raw += len(text)
+        self._splitter.feed(text)
+        return TextDelta(text, "", self._count_all(is_last=False))
 
     def feed_text(self, content: str = "", reasoning: str = "", *, num_tokens: int = 0) -> TextDelta:
         """Add text that a backend brings by itself; ``num_tokens`` says how many tokens it stands for.
@@ -185,6 +181,7 @@ class ChoiceText:
         if self._splitter.reasoning_end != self._reasoning_end:
             self._count_reasoning()
         num_used = self._count(is_last)
+        self._passes = self._is_plain and self._splitter.in_content
         is_end = self._stopped or self._finished
         content = self._through_stages(content, is_last=is_end)
         if self._tool_calls is None:
@@ -202,20 +199,14 @@ class ChoiceText:
             self._first_reasoning = self._num_dropped + first - (first > 0 and next_start > start)
         self._reasoning_end = self._splitter.reasoning_end
         num_before_end = self._num_dropped + bisect_left(self._starts, self._reasoning_end)
-        self._num_reasoning = num_before_end - self._first_reasoning
+        self.num_reasoning_tokens = num_before_end - self._first_reasoning
 
     def _count(self, is_last: bool) -> int:
         """Move both counts forward; return the growth of the used one."""
         match = self._stops.match
         num_resolved = self._splitter.num_resolved
         if match is None and num_resolved == self._num_raw and not self._stops.num_held:
-            # Nothing is held, as nearly always: every token is used, and in the text but for those still without any.
-            num_fed = self.num_tokens_fed
-            if is_last or (self._starts and self._starts[-1] < num_resolved):
-                self._num_dropped = self._num_in_text = num_fed
-                self._starts.clear()
-                growth, self._num_used = num_fed - self._num_used, num_fed
-                return growth
+            return self._count_all(is_last=is_last)
         content_start = self._splitter.content_start or 0
         if match is not None:
             # The token that completed the match is the last to begin before its end.
@@ -231,10 +222,25 @@ class ChoiceText:
             num_covered = len(self._starts)
         else:
             num_covered = bisect_left(self._starts, num_resolved - self._stops.num_held)
-        self._num_in_text = self._num_dropped + num_covered
+        self.num_tokens_in_text = self._num_dropped + num_covered
         self._drop(num_covered)
-        growth = num_used - self._num_used
-        self._num_used = num_used
+        growth = num_used - self.num_tokens_used
+        self.num_tokens_used = num_used
+        return growth
+
+    def _count_all(self, *, is_last: bool) -> int:
+        """:meth:`_count` while nothing is held: every token is used, and in the text once it has any."""
+        starts = self._starts
+        num_fed = self._num_dropped + len(starts)
+        if is_last or (starts and starts[-1] < self._num_raw):
+            self._num_dropped = self.num_tokens_in_text = num_fed
+            starts.clear()
+        else:
+            num_covered = bisect_left(starts, self._num_raw)
+            self.num_tokens_in_text = self._num_dropped + num_covered
+            self._drop(num_covered)
+        growth = num_fed - self.num_tokens_used
+        self.num_tokens_used = num_fed
         return growth
 
     def _drop(self, num_covered: int) -> None:

@@ -125,7 +125,9 @@ class _BytePieces:
     def add(self, token_id: int) -> tuple[str, int]:
         data = self._tokenizer.token_bytes(token_id)
         if not self._tail and data.isascii():
-            own = self._stripped(data.decode("ascii"))
+            own = data.decode("ascii")
+            if self._strips_space:
+                own = self._stripped(own)
             return own, len(own)
         cut = ""
         if self._tail and data and not 0x80 <= data[0] < 0xC0:

@@ -94,7 +94,9 @@ class ReasoningSplitter:
             return "", ""
         self._num_fed += len(text)
         if self._phase is _Phase.CONTENT:
-            return "", self._content_text(text)
+            if self.content_start is None:
+                self.content_start = self._num_fed - len(text)
+            return "", text
         self._held += text
         return self._run()
 

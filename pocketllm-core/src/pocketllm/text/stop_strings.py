@@ -53,6 +53,11 @@ class StopStrings:
         return copy.copy(self)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to find: all text passes at once."""
+        return self._first_char is None
+
+    @property
     def matched(self) -> bool:
         """Whether a sequence has ended the text."""
         return self._matched

@@ -14,13 +14,13 @@ from pocketllm.errors import ConfigurationError, PocketLLMError, UnsupportedFeat
 from pocketllm.fields import FieldRow, shown
 from pocketllm.protocol import chat_request
 from pocketllm.types import FinishReason, GenerationRequest, GenerationResult, TokenEvent
+from pocketllm_server.event_body import EventBody
 from pocketllm_server.generation import Generation, open_generation
 from pocketllm_server.http_io import ClientGoneError, check_json, read_body, send_json, unless_client_leaves
 from pocketllm_server.limits import check_prompt_limits
 from pocketllm_server.metrics import RequestTimer
 from pocketllm_server.service import Service
 from pocketllm_server.sse import HEADERS
-from pocketllm_server.stall_timer import StallTimer
 from pocketllm_server.streams import failure_object
 from pocketllm_server.wire.decode import decode_object, is_quick, set_fields, unknown_fields
 from pocketllm_server.wire.dialect import check_rows, in_words_of
@@ -157,7 +157,7 @@ class TranslatedRoute:
                 log = self.log(reading.fields, reading.request, generation.response_id, created)
                 headers = [*HEADERS, *ignored_fields_header(reading.ignored)]
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
-                async with StallTimer(send, self._service.settings.send_timeout_s) as body:
+                async with EventBody(send, self._service.settings) as body:
                     await self._send_events(generation, log, timer, body)
 
         try:
@@ -170,7 +170,7 @@ class TranslatedRoute:
         finally:
             timer.record()
 
-    async def _send_events(self, generation: Generation, log: AnswerLog, timer: _Timer, body: StallTimer) -> None:
+    async def _send_events(self, generation: Generation, log: AnswerLog, timer: _Timer, body: EventBody) -> None:
         (stream,) = generation.streams
         await body.send_chunk(sse_frames(log.opening(stream.num_prompt_tokens)))
         try:
