@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from pocketllm.async_llm import Take
 from pocketllm.capability_check import check_request
 from pocketllm.errors import (
     BackendUnavailableError,
@@ -133,6 +134,9 @@ class FakeLLM:
             raise BackendUnavailableError(f"The engine is {self.status}.")
         return self.declared
 
+    async def changed(self) -> None:
+        await asyncio.sleep(0.01)  # tests change the status as they like
+
     def health(self) -> HealthStatus:
         return HealthStatus(
             status=self.status, backend="fake", ready=self.status == "ready", details={"epoch": self.epoch}
@@ -194,7 +198,13 @@ class FakeStream:
     def request_id(self) -> str:
         return self._request.request_id
 
-    async def __aiter__(self) -> AsyncIterator[TokenEvent]:
+    async def forward(self, take: Take) -> None:
+        async for event in self._events():
+            busy = take([event])
+            if busy is not None:
+                await busy
+
+    async def _events(self) -> AsyncIterator[TokenEvent]:
         script, params = self._model.script, self._request.sampling_params
         num_choices = params.n
         limit = params.max_tokens if params.max_tokens is not None else 1_000_000
@@ -240,7 +250,7 @@ class FakeStream:
             )
 
     async def result(self) -> GenerationResult:
-        events = [event async for event in self]
+        events = [event async for event in self._events()]
         by_choice: dict[int, list[TokenEvent]] = {}
         for event in events:
             by_choice.setdefault(event.choice_index, []).append(event)

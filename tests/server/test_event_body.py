@@ -58,7 +58,7 @@ def run(main: Main, interval_s: float = 0.0, comment_s: float = 0.0) -> tuple[fl
 
     async def block() -> None:
         try:
-            async with EventBody(reader.send, settings) as body:
+            async with EventBody({}, reader.send, settings) as body:
                 await main(body, reader)
         except ClientGoneError:
             reader.taken.append(b"cut")

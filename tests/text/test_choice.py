@@ -52,6 +52,23 @@ def test_any_cut_gives_the_same_choice(ids: list[int], stops: list[str], mode: s
     assert in_pieces.num_tokens_in_text == at_once.num_tokens_in_text
 
 
+@given(ids=IDS, mode=MODES, places=st.lists(st.integers(0, 100), max_size=6))
+def test_the_short_way_of_plain_text_gives_what_the_whole_pipeline_gives(
+    ids: list[int], mode: str, places: list[int]
+) -> None:
+    """A stop string that the vocabulary cannot spell keeps a choice on the long way and changes nothing."""
+    short = ChoiceText(VOCABULARY, reasoning_mode=mode)
+    long = ChoiceText(VOCABULARY, stop=["\0 never"], reasoning_mode=mode)
+    for piece in cut(ids, places):
+        assert short.feed(piece) == long.feed(piece)
+        assert short.num_tokens_in_text == long.num_tokens_in_text
+        assert short.num_reasoning_tokens == long.num_reasoning_tokens
+        assert short.num_tokens_fed == long.num_tokens_fed
+    assert short.finish() == long.finish()
+    assert short.num_tokens_in_text == long.num_tokens_in_text
+    assert short.num_tokens_used == long.num_tokens_used
+
+
 @given(ids=IDS, stops=STOPS, mode=MODES)
 def test_agrees_with_the_parts_run_on_the_whole(ids: list[int], stops: list[str], mode: str) -> None:
     text = VOCABULARY.decode(ids)

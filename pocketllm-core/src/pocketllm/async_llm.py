@@ -8,7 +8,7 @@ import contextvars
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
@@ -146,6 +146,10 @@ class AsyncLLM:
         self._wake_waiters()
         self._executor.shutdown(wait=False)
         self._host.release()
+
+    async def changed(self) -> None:
+        """Wait until what :meth:`health` says has changed, or may have; what changes before the loop turns counts."""
+        await self._changed.wait()
 
     async def __aenter__(self) -> Self:
         try:
@@ -286,6 +290,10 @@ class AsyncLLM:
         return await loop.run_in_executor(None, self._host.wait_idle, timeout_s)
 
 
+Take = Callable[[Sequence[TokenEvent]], Coroutine[Any, Any, None] | None]
+"""See :meth:`AsyncStream.forward`."""
+
+
 class AsyncStream(AsyncIterator[TokenEvent]):
     """An async reader of one request: what has arrived since the last look merges into one event per choice.
 
@@ -298,6 +306,8 @@ class AsyncStream(AsyncIterator[TokenEvent]):
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._waiters: list[asyncio.Future[None]] = []
+        self._take: Take | None = None  # where output goes at once, while forward() waits for more
+        self._busy: Coroutine[Any, Any, None] | None = None  # what has to end before it is given more
         self._subscription = record.subscribe(self._on_output)
         self._ready: list[TokenEvent] = []
 
@@ -311,21 +321,43 @@ class AsyncStream(AsyncIterator[TokenEvent]):
 
     def _on_output(self) -> None:
         if threading.get_ident() == self._thread:
-            self._wake()
+            self._react()
         else:  # a host that is closing
-            self._loop.call_soon_threadsafe(self._wake)
+            self._loop.call_soon_threadsafe(self._react)
 
-    def _wake(self) -> None:
+    def _react(self) -> None:
+        if self._take is None:
+            self._wake(None)
+            return
+        try:
+            if not self._subscription.at_end:
+                self._busy = self._take(self._subscription.take())
+            is_over = self._busy is not None or self._subscription.at_end
+        except Exception as error:  # noqa: BLE001  # it is forward() that raises it
+            self._wake(error)
+            return
+        if is_over:
+            self._wake(None)
+
+    def _wake(self, error: Exception | None) -> None:
+        self._take = None
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if not waiter.done():
+            if waiter.done():
+                continue
+            if error is None:
                 waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
 
     async def _output(self) -> None:
         """Wait for more; to be called when the log has been looked at and before the loop gets on."""
         waiter = self._loop.create_future()
         self._waiters.append(waiter)
-        await waiter
+        try:
+            await waiter
+        finally:
+            del waiter  # an error's traceback holds this frame, and the future holds the error
 
     async def next_events(self) -> list[TokenEvent]:
         """All that arrived since the last call, at least one event; [] at the end.
@@ -340,6 +372,34 @@ class AsyncStream(AsyncIterator[TokenEvent]):
             await self._output()
         self._subscription.close()
         return []
+
+    async def forward(self, take: Take) -> None:
+        """Give everything to ``take`` until the end, the moment it comes.
+
+        ``take`` is called on the event loop, from within the drain that brought the events, and has to be quick: it
+        spares each token a task switch and a turn of the loop. What it cannot do at once it returns as a coroutine,
+        which is awaited here before anything more is given; what has arrived by then merges as in :meth:`next_events`.
+
+        Raises:
+            SlowReaderError: this reader fell too far behind and was cut. And what ``take`` raises.
+        """
+        try:
+            while not self._subscription.at_end:
+                events = self._subscription.take()
+                if events:
+                    self._busy = take(events)
+                else:
+                    self._take = take
+                    await self._output()
+                if self._busy is not None:
+                    busy, self._busy = self._busy, None
+                    await busy
+        finally:
+            self._take = None
+            if self._busy is not None:  # this task was cancelled first
+                self._busy.close()
+                self._busy = None
+        self._subscription.close()
 
     async def __anext__(self) -> TokenEvent:
         if not self._ready:

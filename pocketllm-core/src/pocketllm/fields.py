@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
 from pocketllm.field_rows import BOTH, CHAT, COMPLETIONS, FIELDS, NEVER, FieldRow
+from pocketllm.token_ids import are_token_ids, in_vocabulary
 from pocketllm.types import Capabilities
 
 __all__ = [
@@ -116,12 +117,14 @@ def _check_tools(body: Mapping[str, Any], capabilities: Capabilities) -> None:
 def _check_token_ids(body: Mapping[str, Any], vocab_size: int) -> None:
     if vocab_size <= 0:
         return
-    named: tuple[tuple[str, Iterable[Any]], ...] = (
-        ("prompt", _prompt_ids(body.get("prompt"))),
+    named: tuple[tuple[str, Collection[Any]], ...] = (
+        *(("prompt", ids) for ids in _prompt_ids(body.get("prompt"))),
         ("stop_token_ids", body.get("stop_token_ids") or ()),
         ("logit_bias", body.get("logit_bias") or ()),
     )
     for name, ids in named:
+        if in_vocabulary(ids, vocab_size):
+            continue
         for item in ids:
             token = int(item) if isinstance(item, str) and item.isdecimal() and len(item) < 20 else item
             if isinstance(token, int) and not 0 <= token < vocab_size:
@@ -132,14 +135,13 @@ def _check_token_ids(body: Mapping[str, Any], vocab_size: int) -> None:
                 )
 
 
-def _prompt_ids(prompt: Any) -> Iterable[Any]:
+def _prompt_ids(prompt: Any) -> list[list[Any]]:
+    """The lists of ids in a prompt."""
     if not isinstance(prompt, list):
-        return
-    for item in prompt:
-        if isinstance(item, list):
-            yield from item
-        elif isinstance(item, int):
-            yield item
+        return []
+    if are_token_ids(prompt):
+        return [prompt]
+    return [item for item in prompt if isinstance(item, list)]
 
 
 def supported_fields(endpoint: str, capabilities: Capabilities) -> list[str]:

@@ -26,6 +26,7 @@ from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
 from pocketllm.fields import CHAT, COMPLETIONS, check_fields
 from pocketllm.output_constraint import checked_response_format, constraint_of
 from pocketllm.sampling_params import SamplingParams
+from pocketllm.token_ids import are_token_ids
 from pocketllm.types import Capabilities, GenerationRequest, new_request_id
 
 __all__ = [
@@ -170,13 +171,13 @@ def split_prompts(prompts: object) -> list[Prompt]:
         )
     if not prompts:
         raise ConfigurationError("prompt is an empty list: give at least one prompt.", param="prompt")
-    if all(_is_id(item) for item in prompts):
+    if are_token_ids(prompts):
         return [tuple(prompts)]
     parts: list[Prompt] = []
     for index, item in enumerate(prompts):
         if isinstance(item, str):
             parts.append(item)
-        elif isinstance(item, Sequence) and item and all(_is_id(token) for token in item):
+        elif isinstance(item, Sequence) and item and are_token_ids(item):
             parts.append(tuple(item))
         else:
             raise ConfigurationError(

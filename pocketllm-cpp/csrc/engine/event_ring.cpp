@@ -52,11 +52,13 @@ EventRing::~EventRing() {
   if (write_fd_ != read_fd_) close(write_fd_);
 }
 
-void EventRing::post(StepBatch batch) {
+bool EventRing::post(StepBatch batch) {
   const std::lock_guard lock(mutex_);
   batches_.push_back(std::move(batch));
-  if (armed_) return;
-  armed_ = true;
+  return !std::exchange(armed_, true);
+}
+
+void EventRing::wake() noexcept {
   // An eventfd counts native words, a pipe takes any bytes. A full one is readable, which is all that matters.
   const std::uint64_t one = 1;
   while (write(write_fd_, &one, sizeof one) < 0 && errno == EINTR) {
@@ -64,13 +66,12 @@ void EventRing::post(StepBatch batch) {
 }
 
 std::vector<StepBatch> EventRing::drain() {
-  const std::lock_guard lock(mutex_);
-  if (armed_) {
-    std::uint64_t count = 0;
-    while (read(read_fd_, &count, sizeof count) < 0 && errno == EINTR) {
-    }
-    armed_ = false;
+  // Read whether armed or not: a wake may come after the drain that has taken its batch.
+  std::uint64_t count = 0;
+  while (read(read_fd_, &count, sizeof count) < 0 && errno == EINTR) {
   }
+  const std::lock_guard lock(mutex_);
+  armed_ = false;
   return std::exchange(batches_, {});
 }
 

@@ -9,7 +9,7 @@
 namespace pocket {
 
 // A wake costs a system call, so it is sent only when the consumer has disarmed: batches posted while it is still busy
-// cost an append. Threads: post() from any, drain() from one at a time.
+// cost an append. Threads: drain() from one at a time, the others from any.
 class EventRing {
  public:
   EventRing();  // throws Error(kEngine) when the process is out of descriptors
@@ -19,7 +19,10 @@ class EventRing {
 
   // Readable while batches wait.
   int fileno() const noexcept { return read_fd_; }
-  void post(StepBatch batch);
+  // True when wake() has to follow, without a lock that the consumer may want: it often runs at once, in the place of
+  // whoever woke it.
+  [[nodiscard]] bool post(StepBatch batch);
+  void wake() noexcept;
   std::vector<StepBatch> drain();
 
  private:

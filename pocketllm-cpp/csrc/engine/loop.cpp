@@ -178,7 +178,7 @@ void Engine::Loop::abandon(FinishReason reason, const std::string& error, const 
             [](const Finish& a, const Finish& b) { return a.handle < b.handle; });
   open_handles_.clear();
   batch.fatal = fatal;
-  events_.post(std::move(batch));
+  if (events_.post(std::move(batch))) events_.wake();
 }
 
 }  // namespace pocket

@@ -233,10 +233,14 @@ void Engine::Loop::retire(Sequence& sequence, FinishReason reason) {
 }
 
 void Engine::Loop::post(StepBatch batch) {
-  const std::lock_guard lock(mutex_);
-  if (abandoned_) return;
-  for (const Finish& finish : batch.finished) open_handles_.erase(finish.handle);
-  events_.post(std::move(batch));
+  bool is_first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (abandoned_) return;
+    for (const Finish& finish : batch.finished) open_handles_.erase(finish.handle);
+    is_first = events_.post(std::move(batch));
+  }
+  if (is_first) events_.wake();
 }
 
 // A new snapshot, before the events that tell of the change.

@@ -11,7 +11,31 @@ import asyncio
 
 from starlette.types import Message, Scope, Send
 
+WRITE = "pocketllm.write"
+"""Key of a connection scope: ``write(data: bytes) -> bool`` sends a chunk in the middle of an answer at once, past all
+layers; False where that is not possible, and the chunk has to be sent as a message."""
+
 _NO_BODY = frozenset({204, 304})
+
+
+class ChunkWriter:
+    """The direct way. It knows nothing of the exchange: the scope holds it, and what it held would hold the scope."""
+
+    def __init__(self, transport: asyncio.WriteTransport) -> None:
+        self._transport = transport
+        self.is_streaming = False
+
+    def write(self, data: bytes) -> bool:
+        """See ``WRITE``. A reader that is behind has to be waited for; one that is gone takes everything."""
+        transport = self._transport
+        if not self.is_streaming or transport.get_write_buffer_size():
+            return False
+        self.frame(data)
+        return True
+
+    def frame(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 class ChunkFraming:
@@ -20,25 +44,25 @@ class ChunkFraming:
     def __init__(self, scope: Scope, send: Send, writer: asyncio.StreamWriter) -> None:
         self._send = send
         self._writer = writer
-        self._transport = writer.transport
+        self._chunks = ChunkWriter(writer.transport)
         self._may_stream = scope["http_version"] == "1.1" and scope["method"] != "HEAD"
-        self._is_streaming = False
+        scope[WRITE] = self._chunks.write
 
     async def send(self, message: Message) -> None:
-        if self._is_streaming and message["type"] == "http.response.body":
+        if self._chunks.is_streaming and message["type"] == "http.response.body":
             data = message.get("body", b"")
-            transport = self._transport
-            if data and not transport.is_closing():
-                transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-                if transport.get_write_buffer_size():
+            if data:
+                self._chunks.frame(data)
+                if self._writer.transport.get_write_buffer_size():
                     try:
                         await self._writer.drain()
                     except ConnectionError:
                         pass  # the reading side notices too, and that is what tells the application
             if message.get("more_body", False):
                 return
+            self._chunks.is_streaming = False
             message = {"type": "http.response.body", "body": b"", "more_body": False}
         await self._send(message)
         if message["type"] == "http.response.start":
             has_length = any(name == b"content-length" for name, _ in message["headers"])
-            self._is_streaming = self._may_stream and not has_length and message["status"] not in _NO_BODY
+            self._chunks.is_streaming = self._may_stream and not has_length and message["status"] not in _NO_BODY

@@ -4,11 +4,13 @@ timer for a whole response."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from starlette.types import Send
+from starlette.types import Scope, Send
 
+from pocketllm_server.chunk_framing import WRITE
 from pocketllm_server.http_io import ClientGoneError
 from pocketllm_server.settings import ServerSettings
 
@@ -29,8 +31,9 @@ class EventBody:
         ClientGoneError: the reader has stalled; what ran inside was cancelled.
     """
 
-    def __init__(self, send: Send, settings: ServerSettings) -> None:
+    def __init__(self, scope: Scope, send: Send, settings: ServerSettings) -> None:
         self._send = send
+        self._write: Callable[[bytes], bool] | None = scope.get(WRITE)
         self._stall_limit_s = settings.send_timeout_s
         self._interval_s = settings.keep_alive_interval_s
         self._loop = asyncio.get_running_loop()
@@ -41,6 +44,13 @@ class EventBody:
         self._num_sending = 0
         self._moved_at = self._loop.time()
         self._has_stalled = False
+
+    def write_chunk(self, data: bytes) -> bool:
+        """Send a part of the body at once where nothing is in the way; False where :meth:`send_chunk` has to."""
+        if self._write is None or self._comment is not None or not self._write(data):
+            return False
+        self._moved_at = self._loop.time()
+        return True
 
     async def send_chunk(self, data: bytes, *, more: bool = True) -> None:
         """Send a part of the body; ``more=False`` ends it."""

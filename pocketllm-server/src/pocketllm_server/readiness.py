@@ -14,7 +14,6 @@ from pocketllm_server.served_model import ServedModel
 
 logger = logging.getLogger(__name__)
 
-_CHECK_EVERY_S = 0.1
 _RETRY_AFTER_S = 1.0
 _WARM_UP_DEADLINE_S = 300.0
 
@@ -53,22 +52,26 @@ class Readiness:
         """Runs for the server's life; verifies each new engine once."""
         while True:
             health = self._model.health()
-            pause_s = _CHECK_EVERY_S
+            if health.ready and self._verified_epoch != _epoch(health):
+                await self._verify(_epoch(health))
+                continue
             if not health.ready:
                 self._verified_epoch = self._failure = None
-            elif self._verified_epoch != _epoch(health):
-                try:
-                    await self._warm_up()
-                except QueueFullError:
-                    pause_s = _RETRY_AFTER_S  # the queue is full of requests that came first
-                except Exception as error:  # noqa: BLE001  # this watcher must live: without it /ready never changes again
-                    reason = error.message if isinstance(error, PocketLLMError) else repr(error)
-                    self._failure = f"The first forward pass failed: {reason}"
-                    logger.warning("%s", self._failure)
-                    pause_s = _RETRY_AFTER_S
-                else:
-                    self._verified_epoch, self._failure = _epoch(health), None
-            await asyncio.sleep(pause_s)
+            await self._model.changed()
+
+    async def _verify(self, epoch: object) -> None:
+        try:
+            await self._warm_up()
+        except QueueFullError:
+            pass  # the queue is full of requests that came first
+        except Exception as error:  # noqa: BLE001  # this watcher must live: without it /ready never changes again
+            reason = error.message if isinstance(error, PocketLLMError) else repr(error)
+            self._failure = f"The first forward pass failed: {reason}"
+            logger.warning("%s", self._failure)
+        else:
+            self._verified_epoch, self._failure = epoch, None
+            return
+        await asyncio.sleep(_RETRY_AFTER_S)
 
     async def _warm_up(self) -> None:
         stream = await self._model.submit(warm_up_request(self._model.capabilities))

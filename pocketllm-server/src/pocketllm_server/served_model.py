@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
+from pocketllm.async_llm import Take
 from pocketllm.errors import PocketLLMError
 from pocketllm.types import (
     CancelReason,
@@ -14,7 +15,6 @@ from pocketllm.types import (
     GenerationResult,
     HealthStatus,
     LogprobEntry,
-    TokenEvent,
 )
 from pocketllm_server.wire.completion_logprobs import TokenBytes
 
@@ -42,7 +42,7 @@ class Slot(Protocol):
 
 
 class EventStream(Protocol):
-    """One accepted request, read once: by iteration or by :meth:`result`."""
+    """One accepted request, read once: by :meth:`forward` or by :meth:`result`."""
 
     @property
     def request_id(self) -> str: ...
@@ -53,8 +53,11 @@ class EventStream(Protocol):
     @property
     def record(self) -> AcceptedRequest: ...
 
-    def __aiter__(self) -> AsyncIterator[TokenEvent]:
-        """Merged deltas; the last event of a choice carries its finish reason, the very last one usage."""
+    async def forward(self, take: Take) -> None:
+        """Give merged deltas to ``take`` as they come; a coroutine it returns is awaited before it is given more.
+
+        The last event of a choice carries its finish reason, the very last one usage.
+        """
 
     async def result(self) -> GenerationResult: ...
 
@@ -79,6 +82,9 @@ class ServedModel(Protocol):
     def host(self) -> Slot: ...
 
     def health(self) -> HealthStatus: ...
+
+    async def changed(self) -> None:
+        """Wait until what :meth:`health` says has changed, or may have."""
 
     async def submit(self, request: GenerationRequest) -> EventStream:
         """Accept a request or raise the PocketLLMError that says why not."""

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import msgspec
-from starlette.types import Receive, Send
+from starlette.types import Receive, Scope, Send
 
 from pocketllm.errors import PocketLLMError
 from pocketllm.types import FinishReason, GenerationRequest, GenerationResult, TokenEvent, Usage
@@ -100,6 +100,7 @@ async def stream(
     endpoint: Endpoint,
     requests: Sequence[GenerationRequest],
     created: int,
+    scope: Scope,
     receive: Receive,
     send: Send,
     *,
@@ -122,7 +123,7 @@ async def stream(
             model = service.settings.served_model_name
             writer = endpoint.chunks(generation.response_id, created, model, with_usage=with_usage)
             await send({"type": "http.response.start", "status": 200, "headers": [*HEADERS, *headers]})
-            async with EventBody(send, service.settings) as body:
+            async with EventBody(scope, send, service.settings) as body:
                 await _EventReply(body, generation, endpoint, writer, timer, outcome).run(with_usage=with_usage)
 
     try:
@@ -165,7 +166,7 @@ class _EventReply:
         timer: RequestTimer,
         outcome: _Outcome,
     ) -> None:
-        self._write = body.send_chunk
+        self._body = body
         self._generation = generation
         self._endpoint = endpoint
         self._writer = writer
@@ -179,7 +180,7 @@ class _EventReply:
         streams = self._generation.streams
         opening = self._endpoint.opening(self._writer, len(streams) * num_choices)
         if opening:
-            await self._write(opening)
+            await self._body.send_chunk(opening)
         if len(streams) == 1:
             await self._forward(streams[0], 0)
         else:
@@ -188,13 +189,16 @@ class _EventReply:
         if len(self._usages) == len(streams):
             self._outcome.usage = usage
         ending = self._writer.usage(self._endpoint.usage_of(usage)) + DONE if with_usage else DONE
-        await self._write(ending, more=False)
+        await self._body.send_chunk(ending, more=False)
 
-    async def _forward(self, events: EventStream, first_index: int) -> None:
+    async def _forward(self, stream: EventStream, first_index: int) -> None:
         """Send one prompt's events; a failure becomes an error event, and the response goes on to its end."""
         num_seen = 0
-        try:
-            async for event in events:
+
+        def take(events: Sequence[TokenEvent]) -> Coroutine[Any, Any, None] | None:
+            nonlocal num_seen
+            data = b""
+            for event in events:
                 index = first_index + event.choice_index
                 num_seen += len(event.token_ids)
                 self._timer.tokens(index, len(event.token_ids))
@@ -203,31 +207,33 @@ class _EventReply:
                     # Stop tokens are counted by usage and shown by no event.
                     self._timer.tokens(index, event.usage.completion_tokens - num_seen)
                 if event.finish_reason is None:
-                    data = self._endpoint.encode(self._writer, index, event)
+                    data += self._endpoint.encode(self._writer, index, event)
                 else:
-                    data = self._end(index, event, events)
-                if data:
-                    await self._write(data)
+                    data += self._end(index, event, stream)
+            return None if not data or self._body.write_chunk(data) else self._body.send_chunk(data)
+
+        try:
+            await stream.forward(take)
         except PocketLLMError as error:
             await self._report(describe(error)[1])
         except Exception:  # the status is sent: the stream itself must say that it failed, and still end
             logger.exception("A stream failed")
             await self._report(error_object(500, "The server failed on this request; its log says why."))
 
-    def _end(self, index: int, event: TokenEvent, events: EventStream) -> bytes:
+    def _end(self, index: int, event: TokenEvent, stream: EventStream) -> bytes:
         """The chunks of a choice's last event."""
         self._outcome.word = str(event.finish_reason)
         if event.finish_reason != FinishReason.ERROR:
             return self._endpoint.encode(self._writer, index, event)
         # What was generated before still goes out; the error event then takes the place of a finish reason.
         data = self._endpoint.encode(self._writer, index, msgspec.structs.replace(event, finish_reason=None))
-        return data + self._error_once(failure_object(events, event))
+        return data + self._error_once(failure_object(stream, event))
 
     async def _report(self, error: dict[str, object]) -> None:
         self._outcome.word = FinishReason.ERROR.value
         data = self._error_once(error)
         if data:
-            await self._write(data)
+            await self._body.send_chunk(data)
 
     def _error_once(self, error: dict[str, object]) -> bytes:
         """An error event; empty when this response has said the same already, for another of its choices."""

@@ -22,6 +22,7 @@ from pocketllm.text.reasoning import END_TAG, START_TAG, ReasoningMode, detect_m
 from pocketllm.text.stop_strings import StopStrings
 from pocketllm.text.tool_calls import recognise
 from pocketllm.text.tool_calls.base import ToolCallStream, ToolCallSyntax
+from pocketllm.token_ids import in_vocabulary
 from pocketllm.types import Capabilities, Choice, GenerationRequest
 
 if TYPE_CHECKING:
@@ -252,8 +253,10 @@ class PromptBuilder:
 
     def _check_ids(self, name: str, ids: tuple[object, ...]) -> None:
         size = self.tokenizer.vocab_size
+        if in_vocabulary(ids, size):
+            return
         for token in ids:
-            if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < size:
+            if not in_vocabulary((token,), size):
                 raise ConfigurationError(
                     f"{name} has {token!r}, which is outside this model's vocabulary of {size} tokens.", param=name
                 )

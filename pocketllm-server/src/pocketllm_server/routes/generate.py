@@ -66,7 +66,9 @@ class GenerateRoute:
             await answer(service, reply, read.requests, created, receive, send, headers=headers)
             return
         with_usage = bool(read.fields.get("stream_options", {}).get("include_usage"))
-        await stream(service, reply, read.requests, created, receive, send, with_usage=with_usage, headers=headers)
+        await stream(
+            service, reply, read.requests, created, scope, receive, send, with_usage=with_usage, headers=headers
+        )
 
     def _read(self, data: bytes) -> ReadRequest:
         body = decode_object(data, self._service.settings.max_json_values)

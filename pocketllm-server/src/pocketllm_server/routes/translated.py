@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -19,6 +19,7 @@ from pocketllm_server.generation import Generation, open_generation
 from pocketllm_server.http_io import ClientGoneError, check_json, read_body, send_json, unless_client_leaves
 from pocketllm_server.limits import check_prompt_limits
 from pocketllm_server.metrics import RequestTimer
+from pocketllm_server.served_model import EventStream
 from pocketllm_server.service import Service
 from pocketllm_server.sse import HEADERS
 from pocketllm_server.streams import failure_object
@@ -83,7 +84,7 @@ class TranslatedRoute:
             logger.info("request %s: ignored fields: %s", reading.request.request_id, names)
         created = int(time.time())
         if reading.fields.get("stream"):
-            await self._stream(reading, created, receive, send)
+            await self._stream(reading, created, scope, receive, send)
         else:
             await self._answer(reading, created, receive, send)
 
@@ -148,7 +149,7 @@ class TranslatedRoute:
             timer.record()
         await send_json(send, 200, body, ignored_fields_header(reading.ignored))
 
-    async def _stream(self, reading: Reading, created: int, receive: Receive, send: Send) -> None:
+    async def _stream(self, reading: Reading, created: int, scope: Scope, receive: Receive, send: Send) -> None:
         timer = _Timer(self._service, streamed=True)
 
         async def work() -> None:
@@ -157,7 +158,7 @@ class TranslatedRoute:
                 log = self.log(reading.fields, reading.request, generation.response_id, created)
                 headers = [*HEADERS, *ignored_fields_header(reading.ignored)]
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
-                async with EventBody(send, self._service.settings) as body:
+                async with EventBody(scope, send, self._service.settings) as body:
                     await self._send_events(generation, log, timer, body)
 
         try:
@@ -173,19 +174,16 @@ class TranslatedRoute:
     async def _send_events(self, generation: Generation, log: AnswerLog, timer: _Timer, body: EventBody) -> None:
         (stream,) = generation.streams
         await body.send_chunk(sse_frames(log.opening(stream.num_prompt_tokens)))
-        try:
-            async for event in stream:
+
+        def take(events: Sequence[TokenEvent]) -> Coroutine[Any, Any, None] | None:
+            frames = b""
+            for event in events:
                 timer.saw(event)
-                if event.finish_reason == FinishReason.ERROR:
-                    events = log.take(msgspec.structs.replace(event, finish_reason=None))
-                    events += log.fail(failure_object(stream, event))
-                elif event.finish_reason == FinishReason.CANCELLED:
-                    events = log.take(msgspec.structs.replace(event, finish_reason=None))
-                    events += log.fail(error_object(499, "The request was cancelled.", code="request_cancelled"))
-                else:
-                    events = log.take(event)
-                if events:
-                    await body.send_chunk(sse_frames(events))
+                frames += sse_frames(_said(event, stream, log))
+            return None if not frames or body.write_chunk(frames) else body.send_chunk(frames)
+
+        try:
+            await stream.forward(take)
         except PocketLLMError as error:
             timer.word = FinishReason.ERROR.value
             await body.send_chunk(sse_frames(log.fail(describe(error)[1])))
@@ -195,6 +193,16 @@ class TranslatedRoute:
             failure = error_object(500, "The server failed on this request; its log says why.", code="internal_error")
             await body.send_chunk(sse_frames(log.fail(failure)))
         await body.send_chunk(b"", more=False)
+
+
+def _said(event: TokenEvent, stream: EventStream, log: AnswerLog) -> list[dict[str, Any]]:
+    """An endpoint's events for one of the engine's."""
+    if event.finish_reason not in (FinishReason.ERROR, FinishReason.CANCELLED):
+        return log.take(event)
+    events = log.take(msgspec.structs.replace(event, finish_reason=None))
+    if event.finish_reason == FinishReason.ERROR:
+        return events + log.fail(failure_object(stream, event))
+    return events + log.fail(error_object(499, "The request was cancelled.", code="request_cancelled"))
 
 
 def sse_frame(event: Mapping[str, Any]) -> bytes:
