@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -11,6 +12,7 @@ import msgspec
 from pocketllm.checkpoint import Checkpoint
 from pocketllm.engine.call import GenerateCall
 from pocketllm.engine.iterator_engine import Emission, Item
+from pocketllm.engine.outbox import Outbox
 from pocketllm.engine_args import EngineArgs
 from pocketllm.hookspecs import hookimpl
 from pocketllm.sampling_params import SamplingParams
@@ -316,6 +318,33 @@ class StatsWait(EchoEngine):
         if self._running:
             time.sleep(0.4)
         return super().pocketllm_stats()
+
+
+class _WaitingOutbox(Outbox):
+    def drain(self) -> list[StepBatch]:
+        select.select([self.fileno()], [], [], 0.4)
+        return super().drain()
+
+
+@Broken
+class DrainWaits(EchoEngine):
+    def __init__(self, args: EngineArgs, checkpoint: Checkpoint) -> None:
+        super().__init__(args, checkpoint)
+        self._events = _WaitingOutbox()
+
+
+class _RestlessOutbox(Outbox):
+    def drain(self) -> list[StepBatch]:
+        batches = super().drain()
+        self._wake.set()
+        return batches
+
+
+@Broken
+class NeverQuiet(EchoEngine):
+    def __init__(self, args: EngineArgs, checkpoint: Checkpoint) -> None:
+        super().__init__(args, checkpoint)
+        self._events = _RestlessOutbox()
 
 
 @Broken

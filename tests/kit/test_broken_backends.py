@@ -80,6 +80,8 @@ FAULTS = [
     ("DeafAndSlow", "P2/a_reader_that_leaves_frees_its_place", "P2"),
     ("BlocksTheCaller", "H1/generate_only_enqueues", "H1"),
     ("StatsWait", "H2/stats_do_not_wait", "H2"),
+    ("DrainWaits", "H3/draining_does_not_wait", "H3"),
+    ("NeverQuiet", "H3/the_descriptor_is_quiet_while_nothing_waits", "H3"),
     ("CannotOpen", "S1/every_request_ends_once", "L1"),
 ]
 

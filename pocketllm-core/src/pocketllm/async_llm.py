@@ -330,8 +330,9 @@ class AsyncStream(AsyncIterator[TokenEvent]):
             self._wake(None)
             return
         try:
-            if not self._subscription.at_end:
-                self._busy = self._take(self._subscription.take())
+            events = self._subscription.take() if not self._subscription.at_end else []
+            if events:
+                self._busy = self._take(events)
             is_over = self._busy is not None or self._subscription.at_end
         except Exception as error:  # noqa: BLE001  # it is forward() that raises it
             self._wake(error)

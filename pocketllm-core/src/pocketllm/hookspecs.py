@@ -44,7 +44,7 @@ class EventSource(Protocol):
         """A descriptor that is readable while batches wait."""
 
     def drain(self) -> list[StepBatch]:
-        """All waiting batches in order, without blocking; called from one thread at a time."""
+        """All waiting batches in order, [] when none waits, without blocking; called from one thread at a time."""
 
 
 class Engine(Protocol):

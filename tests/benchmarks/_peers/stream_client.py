@@ -25,14 +25,21 @@ def completion_body(prompt: Sequence[int], max_tokens: int) -> bytes:
 class _Connection:
     """One stream at a time."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, poll: select.epoll) -> None:
         self._port = port
-        self._socket = socket.create_connection(("127.0.0.1", port))
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._poll = poll
         self._message = b""
         self._start = 0.0
         self._tail = b""
+        self._is_fresh = False
         self.moments: list[float] = []
+        self._connect()
+
+    def _connect(self) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", self._port))
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._poll.register(self._socket.fileno(), select.EPOLLIN)
+        self._is_fresh = True
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -40,17 +47,32 @@ class _Connection:
     def ask(self, body: bytes) -> None:
         head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
         self._message = f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        self._send()
+
+    def _send(self) -> None:
         self._start = time.perf_counter()
         self._tail = b""
         self.moments = []
         self._socket.sendall(self._message)
 
+    def ask_again(self) -> None:
+        """On a new connection: the server has ended the kept one, as it may between two requests."""
+        if self._tail or self._is_fresh:
+            raise SystemExit(f"port {self._port}: the connection ended after {self._tail!r}")
+        self._socket.close()
+        self._connect()
+        self._send()
+
     def read(self) -> bool:
         """Take what has arrived; True at the end of the answer, which has left the moments of its events."""
-        data = self._socket.recv(1 << 16)
-        now = time.perf_counter() - self._start
+        try:
+            data = self._socket.recv(1 << 16)
+        except ConnectionResetError:
+            data = b""
         if not data:
-            raise SystemExit(f"port {self._port}: the connection ended after {self._tail!r}")
+            self.ask_again()
+            return False
+        now = time.perf_counter() - self._start
         if not self._tail and not data.startswith(b"HTTP/1.1 200"):
             raise SystemExit(f"port {self._port}: {data[:300]!r}")
         # An event's mark may be cut in two; a whole one does not fit into what is kept of the last read.
@@ -60,6 +82,7 @@ class _Connection:
             return False
         if b"[DONE]" not in self._tail:
             raise SystemExit(f"port {self._port}: the stream ended with {self._tail!r}")
+        self._is_fresh = False
         self.moments.pop()  # [DONE] is no token
         return True
 
@@ -72,20 +95,19 @@ def read_streams(port: int, bodies: Sequence[bytes], num_streams: int) -> list[l
     came, in seconds from its sending on."""
     waiting = list(bodies)
     answers: list[list[float]] = []
-    connections = {}
     with select.epoll() as poll:
-        for _ in range(min(num_streams, len(waiting))):
-            connection = _Connection(port)
-            connections[connection.fileno()] = connection
-            poll.register(connection.fileno(), select.EPOLLIN)
+        asking = [_Connection(port, poll) for _ in range(min(num_streams, len(waiting)))]
+        for connection in asking:
             connection.ask(waiting.pop())
-        while len(answers) < len(bodies):
-            for number, _ in poll.poll():
-                connection = connections[number]
-                if connection.read():
-                    answers.append(connection.moments)
-                    if waiting:
-                        connection.ask(waiting.pop())
-    for connection in connections.values():
-        connection.close()
+        while asking:
+            ready = {number for number, _ in poll.poll()}
+            for connection in [each for each in asking if each.fileno() in ready]:
+                if not connection.read():
+                    continue
+                answers.append(connection.moments)
+                if waiting:
+                    connection.ask(waiting.pop())
+                else:
+                    connection.close()
+                    asking.remove(connection)
     return answers

@@ -70,6 +70,12 @@ class Recorder:
             self._take(self._events.drain())
             return self.num_batches
 
+    def is_readable(self) -> bool:
+        """Whether the source says now that something waits."""
+        poller = select.poll()
+        poller.register(self._events.fileno(), select.POLLIN)
+        return bool(poller.poll(0))
+
     def stop(self) -> None:
         """End the thread and take what is left. The source is still open."""
         self._stopping = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-KIT_VERSION = "2.0"
+KIT_VERSION = "3.0"
 """Grows in the first number when a required rule is added or sharpened, in the second for anything else."""
 
 RULES: dict[str, str] = {
@@ -56,6 +56,7 @@ RULES: dict[str, str] = {
     "P3": "A value that needs an undeclared capability is refused by name, before the engine sees it.",
     "H1": "The generate hook only enqueues: it returns at once, also while the engine is busy.",
     "H2": "The stats hook never waits for a step.",
+    "H3": "Draining the events never waits, readable or not; the descriptor is quiet while nothing waits.",
     "L1": "Capabilities are complete, valid and constant from open to close.",
     "L2": "After close every accepted handle has had its final event.",
     "L3": "Closing twice, or without ever having worked, is fine.",

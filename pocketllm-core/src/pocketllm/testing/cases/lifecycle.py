@@ -110,6 +110,29 @@ def stats_do_not_wait(rig: Rig) -> None:
         raise broken("H2", f"pocketllm_stats took {seconds:.2f} s at best while the engine was busy")
 
 
+@case("H3")
+def draining_does_not_wait(rig: Rig) -> None:
+    """Core drains whenever it is awake, also for another's sake: at once, with nothing there or between two steps."""
+    rig.ask(max_tokens=2)
+    seconds = {"idle": _fastest(lambda index: _timed(rig.recorder.drain_now))}
+    seconds["busy"] = _fastest(lambda index: _while_busy(rig, rig.recorder.drain_now))
+    for moment, value in seconds.items():
+        if value > HOOK_LIMIT_S:
+            raise broken("H3", f"drain() took {value:.2f} s at best in an engine that was {moment}")
+
+
+@case("H3")
+def the_descriptor_is_quiet_while_nothing_waits(rig: Rig) -> None:
+    """A descriptor that stays readable behind a drain would keep core awake for ever."""
+    rig.ask(max_tokens=2)
+    give_up_at = time.monotonic() + SETTLE_S
+    while rig.recorder.is_readable():
+        if time.monotonic() > give_up_at:
+            raise broken("H3", f"the descriptor of an idle engine is readable after {SETTLE_S:g} s of draining")
+        rig.recorder.drain_now()
+        time.sleep(0.01)
+
+
 def _while_busy(rig: Rig, call: Callable[[], object]) -> float:
     running = rig.send(rig.long_request(0)).wait_rows(1)
     seconds = _timed(call)
