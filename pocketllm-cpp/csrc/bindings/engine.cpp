@@ -46,13 +46,15 @@ nb::tuple batch_fields(const StepBatch& batch) {
 
 class BoundEngine {
  public:
-  BoundEngine(BoundRuntime& runtime, std::int32_t max_batch_size, std::int64_t prefill_token_budget, bool prefix_cache,
+  BoundEngine(BoundRuntime& runtime, std::int32_t max_batch_size, std::int64_t prefill_token_budget,
+              std::int64_t prefill_tokens_beside_decodes, bool prefix_cache,
               std::int64_t vocab_size)
       : runtime_(runtime) {
     runtime_.lease(true);
     EngineOptions options;
     options.max_batch_size = max_batch_size;
     options.prefill_token_budget = prefill_token_budget;
+    options.prefill_tokens_beside_decodes = prefill_tokens_beside_decodes;
     options.prefix_cache = prefix_cache;
     options.vocab_size = vocab_size;
     try {
@@ -142,8 +144,8 @@ void init_engine(nb::module_& module) {
       .def_ro("prefix_cache_reused_tokens", &EngineStats::prefix_cache_reused_tokens);
 
   nb::class_<BoundEngine>(module, "Engine", nb::is_weak_referenceable(), "Continuous batching on a thread of its own; see csrc/engine/engine.h.")
-      .def(nb::init<BoundRuntime&, std::int32_t, std::int64_t, bool, std::int64_t>(), "runtime"_a, nb::kw_only(),
-           "max_batch_size"_a, "prefill_token_budget"_a, "prefix_cache"_a, "vocab_size"_a, nb::keep_alive<1, 2>(),
+      .def(nb::init<BoundRuntime&, std::int32_t, std::int64_t, std::int64_t, bool, std::int64_t>(), "runtime"_a, nb::kw_only(),
+           "max_batch_size"_a, "prefill_token_budget"_a, "prefill_tokens_beside_decodes"_a = 0, "prefix_cache"_a, "vocab_size"_a, nb::keep_alive<1, 2>(),
            Release())
       // Those without a guard hold a lock for an instant; giving the interpreter's lock away would cost more.
       .def("submit", &BoundEngine::submit, "prompt"_a, "choices"_a, "sampling"_a, "stop_ids"_a, "priority"_a,

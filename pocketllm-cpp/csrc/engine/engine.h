@@ -14,6 +14,8 @@ namespace pocket {
 struct EngineOptions {
   std::int32_t max_batch_size = 8;        // clamped to the runtime's slots
   std::int64_t prefill_token_budget = 512;  // prompt tokens per step; 0: whole prompts
+  // Prompt tokens of a step that other sequences decode in, which all wait for them; 0: as many as the budget.
+  std::int64_t prefill_tokens_beside_decodes = 0;
   bool prefix_cache = true;
   std::int64_t vocab_size = 0;  // ids that may be generated; 0: the model's
 };
@@ -46,7 +48,7 @@ class Engine {
 
   EngineStats stats() const;
   std::int32_t max_batch_size() const noexcept;
-  void set_prefill_token_budget(std::int64_t num_tokens);
+  void set_prefill_token_budget(std::int64_t num_tokens);  // also beside decodes
   std::int64_t prefill_token_budget() const;
   void clear_prefix_cache();  // at the next step boundary
 

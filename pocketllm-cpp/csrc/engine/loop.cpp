@@ -48,6 +48,7 @@ Engine::Loop::Loop(Runtime& runtime, const EngineOptions& options)
     : runtime_(runtime),
       vocab_size_(generated_ids(runtime, options.vocab_size)),
       budget_(options.prefill_token_budget),
+      beside_decodes_(options.prefill_tokens_beside_decodes),
       pool_(runtime.kv().shape().num_blocks),
       states_(make_states(runtime)),
       cache_(options.prefix_cache ? std::make_unique<PrefixCache>(pool_, states_.get()) : nullptr),

@@ -39,7 +39,10 @@ class Engine::Loop {
   EngineStats stats() const;
 
   std::int32_t max_batch_size() const noexcept { return scheduler_.max_num_sequences(); }
-  void set_prefill_token_budget(std::int64_t num_tokens) { budget_.store(num_tokens, std::memory_order_relaxed); }
+  void set_prefill_token_budget(std::int64_t num_tokens) {
+    beside_decodes_.store(0, std::memory_order_relaxed);
+    budget_.store(num_tokens, std::memory_order_relaxed);
+  }
   std::int64_t prefill_token_budget() const { return budget_.load(std::memory_order_relaxed); }
   EventRing& events() noexcept { return events_; }
 
@@ -77,6 +80,7 @@ class Engine::Loop {
   std::int64_t vocab_size_;
   EventRing events_;
   std::atomic<std::int64_t> budget_;
+  std::atomic<std::int64_t> beside_decodes_;
 
   // The engine's thread alone.
   BlockPool pool_;

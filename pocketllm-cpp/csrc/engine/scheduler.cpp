@@ -45,6 +45,7 @@ const StepPlan& Scheduler::schedule() {
   }
   plan_.num_decodes = plan_.rows.size();
   std::int64_t budget = budget_ <= 0 ? kUnlimited : budget_;
+  if (plan_.num_decodes > 0 && budget_beside_decodes_ > 0) budget = std::min(budget, budget_beside_decodes_);
   for (Sequence* sequence : running_) {
     if (!sequence->is_decoding()) budget = add_rows(*sequence, budget);
   }

@@ -54,7 +54,11 @@ class Scheduler {
   Scheduler(BlockPool& pool, PrefixCache* cache, StatePool* states, std::int32_t max_num_sequences);
 
   // Prompt tokens per step; 0: whole prompts.
-  void set_prefill_token_budget(std::int64_t num_tokens) noexcept { budget_ = num_tokens; }
+  // 0: whole prompts; and beside decodes, as many as the budget.
+  void set_prefill_token_budget(std::int64_t num_tokens, std::int64_t num_beside_decodes = 0) noexcept {
+    budget_ = num_tokens;
+    budget_beside_decodes_ = num_beside_decodes;
+  }
 
   void add(std::span<Sequence* const> sequences);
   // The next step's work, with the blocks it writes to; valid until the next call. Empty when nothing can run.
@@ -113,6 +117,7 @@ class Scheduler {
   StatePool* states_;
   std::int32_t max_num_sequences_;
   std::int64_t budget_ = 0;
+  std::int64_t budget_beside_decodes_ = 0;
   Queue waiting_;
   std::vector<Sequence*> running_;  // best rank first
   std::vector<std::int32_t> free_slots_;

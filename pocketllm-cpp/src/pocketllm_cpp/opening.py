@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _DEFAULT_BATCH_SIZE = 16
 _DEFAULT_CHUNK_TOKENS = 512
+# A step that others decode in: larger ones make no prompt sooner and hold up every answer under way.
+_DEFAULT_TOKENS_BESIDE_DECODES = 128
 
 
 def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) -> CppEngine:
@@ -51,12 +53,17 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
     tokenizer = pending.result()
     matchers = None if tokenizer is None else ConstraintMatchers(tokenizer)
     vocab_size = runtime.vocab_size if tokenizer is None else min(runtime.vocab_size, tokenizer.vocab_size)
-    budget = options.prefill_token_budget
+    budget, beside_decodes = options.prefill_token_budget, 0
+    if budget is None and args.prefill_chunk_tokens:
+        budget = args.prefill_chunk_tokens
+    if budget is None:
+        budget, beside_decodes = _DEFAULT_CHUNK_TOKENS, _DEFAULT_TOKENS_BESIDE_DECODES
     prefix_cache = args.enable_prefix_caching if options.prefix_cache is None else options.prefix_cache
     native = _native.Engine(
         runtime,
         max_batch_size=runtime.num_slots,
-        prefill_token_budget=(args.prefill_chunk_tokens or _DEFAULT_CHUNK_TOKENS) if budget is None else budget,
+        prefill_token_budget=budget,
+        prefill_tokens_beside_decodes=beside_decodes,
         prefix_cache=prefix_cache,
         vocab_size=vocab_size,
     )

@@ -22,7 +22,8 @@ OPTION_SPECS = (
     OptionSpec(
         name="prefill_token_budget",
         type="int",
-        doc="Prompt tokens one step may compute, 0: whole prompts; default: prefill_chunk_tokens, or 512.",
+        doc="Prompt tokens one step may compute, 0: whole prompts; default: prefill_chunk_tokens, or 512, and 128 "
+        "in a step that others decode in.",
     ),
     OptionSpec(
         name="prefix_cache",

@@ -30,6 +30,7 @@ struct Options {
   std::int32_t num_blocks = 64;
   std::int32_t num_slots = 4;
   std::int64_t budget = 128;
+  std::int64_t beside_decodes = 0;
   bool cache = true;
   bool recurrent = false;
   std::int32_t num_snapshots = 16;
@@ -44,7 +45,7 @@ struct Bench {
                                  : nullptr),
         cache(options.cache ? std::make_unique<PrefixCache>(pool, states.get()) : nullptr),
         scheduler(pool, cache.get(), states.get(), options.num_slots) {
-    scheduler.set_prefill_token_budget(options.budget);
+    scheduler.set_prefill_token_budget(options.budget, options.beside_decodes);
   }
 
   std::vector<Sequence*> add(const std::vector<std::int32_t>& prompt, std::size_t num_choices = 1,
@@ -138,6 +139,22 @@ TEST(the_end_of_a_budget_is_not_given_to_a_long_prompt) {
   bench.add(text(20, 2));
   CHECK_EQUAL(bench.step(), "0:0+100* 2:0+20*");
   CHECK_EQUAL(bench.step(), "0:100+1 2:20+1 1:0+128*");
+  bench.finish_all();
+}
+
+TEST(those_that_decode_wait_for_fewer_prompt_tokens) {
+  Bench bench({.beside_decodes = 32});
+  bench.add(text(200));
+  CHECK_EQUAL(bench.step(), "0:0+128*");
+  CHECK_EQUAL(bench.step(), "0:128+72*");
+  bench.add(text(40, 1));
+  bench.add(text(40, 2));
+  CHECK_EQUAL(bench.step(), "0:200+1 1:0+32*");
+  CHECK_EQUAL(bench.step(), "0:201+1 1:32+8*");
+  CHECK_EQUAL(bench.step(), "0:202+1 1:40+1 2:0+32*");
+  bench.scheduler.set_prefill_token_budget(128);
+  bench.add(text(128, 3));
+  CHECK_EQUAL(bench.step(), "0:203+1 1:41+1 2:32+8* 3:0+120*");
   bench.finish_all();
 }
 

@@ -13,6 +13,7 @@ from pocketllm.types import Capabilities
 HOOK_LIMIT_S = 0.25
 """Far above the millisecond that is asked for, far below a blocking call; the fastest of several calls counts."""
 NUM_CALLS = 5
+NUM_QUIET_LOOKS = 20
 
 
 @case("L1")
@@ -126,11 +127,12 @@ def the_descriptor_is_quiet_while_nothing_waits(rig: Rig) -> None:
     """A descriptor that stays readable behind a drain would keep core awake for ever."""
     rig.ask(max_tokens=2)
     give_up_at = time.monotonic() + SETTLE_S
-    while rig.recorder.is_readable():
+    num_quiet = 0  # in a row: the recorder's drain may clear it for an instant
+    while num_quiet < NUM_QUIET_LOOKS:
+        num_quiet = 0 if rig.recorder.is_readable() else num_quiet + 1
         if time.monotonic() > give_up_at:
-            raise broken("H3", f"the descriptor of an idle engine is readable after {SETTLE_S:g} s of draining")
-        rig.recorder.drain_now()
-        time.sleep(0.01)
+            raise broken("H3", f"the descriptor of an idle engine is still readable after {SETTLE_S:g} s of draining")
+        time.sleep(0.002)
 
 
 def _while_busy(rig: Rig, call: Callable[[], object]) -> float:
