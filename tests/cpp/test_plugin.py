@@ -178,6 +178,26 @@ def test_details_tell_what_runs(toy_path: Path) -> None:
     assert details["activation_dtype"] == "int8"
 
 
+@pytest.mark.parametrize(
+    ("options", "fields", "expected"),
+    [
+        ({}, {}, (512, 128)),
+        ({"prefill_token_budget": 512}, {}, (512, 0)),
+        ({"prefill_token_budget": 0}, {}, (0, 0)),
+        ({}, {"prefill_chunk_tokens": 32}, (32, 0)),
+        ({"prefill_token_budget": 64}, {"prefill_chunk_tokens": 32}, (64, 0)),
+    ],
+)
+def test_a_budget_that_was_asked_for_holds_beside_decodes_too(
+    toy_path: Path, options: dict[str, Any], fields: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    with CppDriver.open(toy_path, options={"num_threads": 1, **options}, max_model_len=64, **fields) as driver:
+        details = driver.engine.pocketllm_capabilities().details
+        assert (details["prefill_chunk_tokens"], details["prefill_tokens_beside_decodes"]) == expected
+        driver.engine._native.set_prefill_token_budget(256)
+        assert driver.engine._native.prefill_tokens_beside_decodes == 0
+
+
 def test_eos_ids_come_from_the_guides_sources_in_order(toy_path: Path, tmp_path: Path) -> None:
     def source(path: Path, **options: Any) -> tuple[str, tuple[int, ...]]:
         with CppDriver.open(path, options=options, max_model_len=64) as driver:

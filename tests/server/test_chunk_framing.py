@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
+from pocketllm_server.chunk_framing import ChunkWriter
 from tests.server.fake_llm import FakeLLM, Script
 from tests.server.http_app import COMPLETIONS, events_of
 from tests.server.live import live, post, read_response
@@ -41,6 +43,53 @@ async def test_chunks_are_framed_and_the_connection_lives_on() -> None:
             writer.write(post(COMPLETIONS, b'{"prompt": "x"}'))  # an answer of known length in between
             assert (await asyncio.wait_for(read_response(reader), 5))[0] == 200
         writer.close()
+
+
+async def test_chunks_in_the_middle_go_the_direct_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[bool] = []
+    write = ChunkWriter.write
+
+    def spy(self: ChunkWriter, data: bytes) -> bool:
+        sent.append(write(self, data))
+        return sent[-1]
+
+    monkeypatch.setattr(ChunkWriter, "write", spy)
+    async with live(FakeLLM(Script(texts=("x",) * 20))) as server:
+        reader, writer = await server.connect()
+        writer.write(post(COMPLETIONS, BODY))
+        await asyncio.wait_for(read_chunked(reader), 5)
+        writer.close()
+    assert sent == [True] * 21  # 20 tokens and the end; [DONE] ends the body, which is a message
+
+
+class FakeTransport(asyncio.WriteTransport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.num_waiting = 0
+        self.closing = False
+
+    def write(self, data: Any) -> None:
+        self.written.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def get_write_buffer_size(self) -> int:
+        return self.num_waiting
+
+
+def test_the_direct_way_is_for_answers_under_way_and_readers_that_keep_up() -> None:
+    transport = FakeTransport()
+    chunks = ChunkWriter(transport)
+    assert not chunks.write(b"before the head")
+    chunks.is_streaming = True
+    assert chunks.write(b"abc")
+    transport.num_waiting = 1
+    assert not chunks.write(b"for a reader that is behind")
+    transport.num_waiting, transport.closing = 0, True
+    assert chunks.write(b"for nobody")
+    assert transport.written == [b"3\r\nabc\r\n"]
 
 
 async def test_two_requests_sent_at_once_are_answered_one_after_the_other() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
+from pocketllm_server.chunk_framing import WRITE
 from pocketllm_server.event_body import COMMENT, EventBody
 from pocketllm_server.http_io import ClientGoneError
 from pocketllm_server.settings import ServerSettings
@@ -39,7 +40,9 @@ class Reader:
 Main = Callable[[EventBody, Reader], Coroutine[Any, Any, None]]
 
 
-def run(main: Main, interval_s: float = 0.0, comment_s: float = 0.0) -> tuple[float, Reader]:
+def run(
+    main: Main, interval_s: float = 0.0, comment_s: float = 0.0, write: Callable[[bytes], bool] | None = None
+) -> tuple[float, Reader]:
     """Run inside the block; gives the seconds that have passed on the clock."""
     settings = ServerSettings(send_timeout_s=LIMIT_S, keep_alive_interval_s=interval_s)
     loop = asyncio.new_event_loop()
@@ -58,7 +61,7 @@ def run(main: Main, interval_s: float = 0.0, comment_s: float = 0.0) -> tuple[fl
 
     async def block() -> None:
         try:
-            async with EventBody({}, reader.send, settings) as body:
+            async with EventBody({} if write is None else {WRITE: write}, reader.send, settings) as body:
                 await main(body, reader)
         except ClientGoneError:
             reader.taken.append(b"cut")
@@ -198,3 +201,24 @@ def test_nothing_is_left_behind_when_the_answer_fails_beside_a_comment() -> None
 
     with pytest.raises(KeyError):
         run(main, interval_s=1.0, comment_s=3.0)
+
+
+def test_what_goes_at_once_is_no_silence_and_waits_for_a_comment_under_way() -> None:
+    written: list[bytes] = []
+
+    def write(data: bytes) -> bool:
+        written.append(data)
+        return True
+
+    async def main(body: EventBody, reader: Reader) -> None:
+        for _ in range(4):
+            assert body.send_at_once(b"0.1") is None
+            await asyncio.sleep(0.8)
+        await asyncio.sleep(1.2)  # the comment is on its way
+        waiting = body.send_at_once(b"0.2")
+        assert waiting is not None
+        await waiting
+
+    _, reader = run(main, interval_s=1.0, comment_s=3.0, write=write)
+    assert written == [b"0.1"] * 4
+    assert reader.taken == [COMMENT, b"0.2"]

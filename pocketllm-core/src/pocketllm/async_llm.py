@@ -334,7 +334,7 @@ class AsyncStream(AsyncIterator[TokenEvent]):
             if events:
                 self._busy = self._take(events)
             is_over = self._busy is not None or self._subscription.at_end
-        except Exception as error:  # noqa: BLE001  # it is forward() that raises it
+        except Exception as error:  # noqa: BLE001  # any taker: forward() raises it, and the drain goes on
             self._wake(error)
             return
         if is_over:

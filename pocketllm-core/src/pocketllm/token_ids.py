@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import cast
 
 
 def are_token_ids(items: Iterable[object]) -> bool:
@@ -12,4 +13,7 @@ def are_token_ids(items: Iterable[object]) -> bool:
 
 def in_vocabulary(items: Collection[object], vocab_size: int) -> bool:
     """Whether all are ids of a vocabulary of that size."""
-    return are_token_ids(items) and (not items or (min(items) >= 0 and max(items) < vocab_size))  # type: ignore[type-var, operator]  # they are ints
+    if not are_token_ids(items):
+        return False
+    ids = cast("Collection[int]", items)
+    return not ids or (min(ids) >= 0 and max(ids) < vocab_size)

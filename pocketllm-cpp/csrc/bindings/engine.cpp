@@ -169,7 +169,9 @@ void init_engine(nb::module_& module) {
       .def("drain", &BoundEngine::drain, nb::sig("def drain(self) -> list[tuple[typing.Any, ...]]"),
            "Waiting batches: (handles, tokens, flags, logprobs, prompts, finished, fatal) each.")
       .def_prop_ro("max_batch_size", [](BoundEngine& self) { return self.engine()->max_batch_size(); })
-      .def_prop_ro("prefill_token_budget", [](BoundEngine& self) { return self.engine()->prefill_token_budget(); });
+      .def_prop_ro("prefill_token_budget", [](BoundEngine& self) { return self.engine()->prefill_token_budget(); })
+      .def_prop_ro("prefill_tokens_beside_decodes",
+                   [](BoundEngine& self) { return self.engine()->prefill_tokens_beside_decodes(); });
 }
 
 }  // namespace pocket

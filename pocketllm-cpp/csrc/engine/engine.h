@@ -50,6 +50,7 @@ class Engine {
   std::int32_t max_batch_size() const noexcept;
   void set_prefill_token_budget(std::int64_t num_tokens);  // also beside decodes
   std::int64_t prefill_token_budget() const;
+  std::int64_t prefill_tokens_beside_decodes() const;
   void clear_prefix_cache();  // at the next step boundary
 
   // Readable while batches wait (an eventfd).

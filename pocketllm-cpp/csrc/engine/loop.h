@@ -44,6 +44,7 @@ class Engine::Loop {
     budget_.store(num_tokens, std::memory_order_relaxed);
   }
   std::int64_t prefill_token_budget() const { return budget_.load(std::memory_order_relaxed); }
+  std::int64_t prefill_tokens_beside_decodes() const { return beside_decodes_.load(std::memory_order_relaxed); }
   EventRing& events() noexcept { return events_; }
 
  private:

@@ -45,7 +45,7 @@ void Engine::Loop::work() {
       end(all_live(), FinishReason::kCancelled, {}, {});
       return;
     }
-    scheduler_.set_prefill_token_budget(prefill_token_budget(), beside_decodes_.load(std::memory_order_relaxed));
+    scheduler_.set_prefill_token_budget(prefill_token_budget(), prefill_tokens_beside_decodes());
     const StepPlan& plan = scheduler_.schedule();
     if (!plan.rows.empty()) {
       step(plan);

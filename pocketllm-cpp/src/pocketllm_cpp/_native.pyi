@@ -276,6 +276,9 @@ class Engine:
     @property
     def prefill_token_budget(self) -> int: ...
 
+    @property
+    def prefill_tokens_beside_decodes(self) -> int: ...
+
 class GrammarVocabulary:
     """A vocabulary as the grammar library indexes it."""
 

@@ -106,6 +106,7 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
             "kv_cache_dtype": kv_type(args.kv_cache_dtype),
             "block_size": runtime.kv_block_size,
             "prefill_chunk_tokens": native.prefill_token_budget,
+            "prefill_tokens_beside_decodes": native.prefill_tokens_beside_decodes,
             "eos_source": eos_source,
         },
     )

@@ -4,9 +4,9 @@ timer for a whole response."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from starlette.types import Scope, Send
 
@@ -45,12 +45,12 @@ class EventBody:
         self._moved_at = self._loop.time()
         self._has_stalled = False
 
-    def write_chunk(self, data: bytes) -> bool:
-        """Send a part of the body at once where nothing is in the way; False where :meth:`send_chunk` has to."""
+    def send_at_once(self, data: bytes) -> Coroutine[Any, Any, None] | None:
+        """Send a part of the body without a task where nothing is in the way; else the :meth:`send_chunk` to await."""
         if self._write is None or self._comment is not None or not self._write(data):
-            return False
+            return self.send_chunk(data)
         self._moved_at = self._loop.time()
-        return True
+        return None
 
     async def send_chunk(self, data: bytes, *, more: bool = True) -> None:
         """Send a part of the body; ``more=False`` ends it."""

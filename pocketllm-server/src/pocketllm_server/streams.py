@@ -210,7 +210,7 @@ class _EventReply:
                     data += self._endpoint.encode(self._writer, index, event)
                 else:
                     data += self._end(index, event, stream)
-            return None if not data or self._body.write_chunk(data) else self._body.send_chunk(data)
+            return self._body.send_at_once(data) if data else None
 
         try:
             await stream.forward(take)

@@ -194,7 +194,7 @@ class ChoiceStream:
         self._num_released += len(ids)
         if not self._wants_logprobs:
             return ids, ()
-        rows = zip(ids, self._unreleased_logprobs, strict=False)
+        rows = zip(ids, self._unreleased_logprobs[:count], strict=True)
         entries = [pack_logprob(self._tokenizer, token, row.logprob, row.top) for token, row in rows if row is not None]
         del self._unreleased_logprobs[:count]
         return ids, tuple(entries)

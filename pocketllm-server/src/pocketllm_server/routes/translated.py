@@ -180,7 +180,7 @@ class TranslatedRoute:
             for event in events:
                 timer.saw(event)
                 frames += sse_frames(_said(event, stream, log))
-            return None if not frames or body.write_chunk(frames) else body.send_chunk(frames)
+            return body.send_at_once(frames) if frames else None
 
         try:
             await stream.forward(take)
