@@ -151,7 +151,7 @@ def _serve(args: EngineArgs, settings: ServerSettings, source: ModelSource, note
 
 def _greeting(url: str, settings: ServerSettings, source: ModelSource) -> str:
     origin = f" ({source.origin})" if source.origin else ""
-    body = '{"messages": [{"role": "user", "content": "Hello!"}]}'
+    body = '{"messages": [{"role": "user", "content": "Why is the sky blue?"}], "max_tokens": 48}'
     socket, base = "", url
     if settings.uds:
         scheme = "https" if settings.ssl_certfile else "http"

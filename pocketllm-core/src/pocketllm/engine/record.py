@@ -89,6 +89,7 @@ class RequestRecord:
         self.accepted_at = time.monotonic()
         self.first_token_at: float | None = None
         self.finished = False
+        """The last choice has ended; an attribute beside ``finished_at``: each token asks for it several times."""
         self.finished_at: float | None = None
         self._log: list[Delta] = []
         self._lock = lock
