@@ -8,7 +8,7 @@
 
 namespace pocket {
 
-// Block types are GGUF's; their bytes are described where they are read (kernels/cpu/block_formats.h).
+// Block types are GGUF's; their bytes are described where they are read (kernels/cpu/linear/block_formats.h).
 enum class DType : std::uint8_t {
   kF32,
   kF16,

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/linear_matrix.h"
+#include "kernels/cpu/linear/matrix.h"
 #include "kernels/linear.h"
 
 namespace {

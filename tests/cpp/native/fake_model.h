@@ -11,7 +11,7 @@
 
 #include "engine/random_numbers.h"
 #include "engine/runtime.h"
-#include "kernels/cpu/kv_cache.h"
+#include "kernels/cpu/attention/kv_cache.h"
 #include "models/model.h"
 
 namespace fake {

@@ -10,7 +10,7 @@
 #include "check.h"
 #include "core/error.h"
 #include "kernels/attention.h"
-#include "kernels/cpu/kv_cache.h"
+#include "kernels/cpu/attention/kv_cache.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // One tile of attention by the functions of one instruction set: all sets that fuse products give the same bits.
-#include "kernels/cpu/attention_kernels.h"
+#include "kernels/cpu/attention/kernels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "check.h"
-#include "kernels/cpu/kernel_choice.h"
-#include "kernels/cpu/kv_cache.h"
+#include "kernels/cpu/simd/kernel_choice.h"
+#include "kernels/cpu/attention/kv_cache.h"
 
 using namespace pocket;
 

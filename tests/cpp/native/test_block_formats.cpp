@@ -1,6 +1,6 @@
 // The block formats against values that the reference reader of GGUF (the Python package gguf) gives for one block of
 // each: byte i is (37 * i + 11) % 256, the fp16 scales are 0.5 and then 0.25, MXFP4's exponent is 126.
-#include "kernels/cpu/block_formats.h"
+#include "kernels/cpu/linear/block_formats.h"
 
 #include <cstring>
 #include <string>
@@ -10,7 +10,7 @@
 #include "check.h"
 #include "core/error.h"
 #include "core/half.h"
-#include "kernels/cpu/packed_form.h"
+#include "kernels/cpu/linear/packed_form.h"
 #include "kernels/linear.h"
 
 namespace {

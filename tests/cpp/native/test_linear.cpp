@@ -10,7 +10,7 @@
 #include "check.h"
 #include "core/error.h"
 #include "core/half.h"
-#include "kernels/cpu/linear_matrix.h"
+#include "kernels/cpu/linear/matrix.h"
 
 namespace {
 

@@ -1,0 +1,80 @@
+// The product of one activation row with packed strips, for linear_<set>.cpp alone: bound by memory, so the codes are
+// expanded in registers.
+#pragma once
+
+#include "kernels/cpu/linear/tiles.h"
+
+namespace pocket {
+
+// Bytes between what is read and what is asked for: the time of a read from memory at full speed.
+inline constexpr int kPrefetchBytes = 2048;
+
+// The exact sum of a group's products, added to `start`.
+template <class V, PackedForm kForm, int kFirstChunk>
+[[gnu::always_inline]] static inline typename V::I group_product(const std::byte* unit_codes, const std::int8_t* a,
+                                                                 typename V::I start) {
+  constexpr int kChunks = kForm.group / 4;
+  if constexpr (V::kUnsignedDot && kForm.code_bits == 4 && kForm.table == CodeTable::kNone) {
+    // High nibbles in place are 16 times the codes: one shift of their sum replaces the shift of every line.
+    auto high = V::set_int(0);
+    unrolled<0, 4>([&]<int c>() __attribute__((always_inline)) {
+      const auto line = V::load_bytes(unit_codes + (kFirstChunk / 2 + c) * kLineBytes);
+      start = V::template dot<false>(start, V::low_nibbles(line), V::activations(a + 4 * c));
+      high = V::template dot<false>(high, V::high_nibbles_in_place(line), V::activations(a + 16 + 4 * c));
+    });
+    return V::add_int(start, V::sixteenth(high));
+  } else {
+    auto odd = V::set_int(0);
+    unrolled<0, kChunks / 2>([&]<int c>() __attribute__((always_inline)) {
+      start = V::template dot<kForm.wide()>(start, unit_chunk<V, kForm, kFirstChunk + 2 * c>(unit_codes),
+                                            V::activations(a + 8 * c));
+      odd = V::template dot<kForm.wide()>(odd, unit_chunk<V, kForm, kFirstChunk + 2 * c + 1>(unit_codes),
+                                          V::activations(a + 8 * c + 4));
+    });
+    return V::add_int(start, odd);
+  }
+}
+
+template <class V, PackedForm kForm>
+static void multiply_row_form(const RowProduct& product) {
+  constexpr int kGroups = kForm.unit_groups();
+  const std::byte* unit = product.strips;
+  for (std::int64_t strip = 0; strip < product.num_strips; ++strip) {
+    const std::int8_t* codes = product.row.codes;
+    const float* scales = product.row.scales;
+    const std::int32_t* starts = product.row.starts;
+    const float* sums = product.row.sums;
+    GroupScales<V> super{V::set(0.0f), V::set(0.0f)};
+    auto out = V::set(0.0f);
+    for (std::int64_t index = 0; index < product.num_units; ++index) {
+      enter_unit<V, kForm>(index, unit, super);
+      unrolled<0, kForm.unit_bytes() / kLineBytes>([&]<int line>() __attribute__((always_inline)) {
+        __builtin_prefetch(unit + kPrefetchBytes + line * kLineBytes, 0, 3);
+      });
+      unrolled<0, kGroups>([&]<int g>() __attribute__((always_inline)) {
+        const auto start = V::set_int(kForm.has_min ? kMagicBits : starts[g]);
+        const auto acc = group_product<V, kForm, g * kForm.group / 4>(unit + kForm.scale_bytes(),
+                                                                     codes + g * kForm.group, start);
+        const GroupScales<V> group = group_scales<V, kForm>(unit, g, super);
+        out = add_group<V, kForm.has_min>(out, acc, group.d, minus_magic_times<V>(group.d), group.m,
+                                          kForm.has_min ? sums[g] : 0.0f, scales[g * kForm.group / 32]);
+      });
+      unit += kForm.unit_bytes();
+      codes += kUnitColumns;
+      scales += kUnitColumns / 32;
+      if constexpr (kForm.has_min) {
+        sums += kGroups;
+      } else {
+        starts += kGroups;
+      }
+    }
+    store_output<V>(product.output, 0, strip * kStripRows, out);
+  }
+}
+
+template <class V>
+static void multiply_row(const RowProduct& product) {
+  with_form(product.dtype, [&]<PackedForm kForm>() { multiply_row_form<V, kForm>(product); });
+}
+
+}  // namespace pocket

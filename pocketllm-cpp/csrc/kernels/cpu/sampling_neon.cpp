@@ -1,8 +1,0 @@
-#include "kernels/cpu/sampling_inner.h"
-#include "kernels/cpu/vector_math_neon.h"
-
-namespace pocket {
-
-template struct SamplingKernelsOf<neon::Lanes>;
-
-}  // namespace pocket
