@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from pocketllm.types import CommandPart, ModelSource
 from tests.plugins.fake_distributions import BROKEN, WHY_BROKEN, backend_source, install, install_broken
 from tests.plugins.toy_backends import Toy
 
+ROOT = Path(__file__).parents[2]
 CHECKPOINT: Any = SimpleNamespace(path="/m", format="gguf")
 
 
@@ -85,8 +87,19 @@ def test_a_backend_that_is_not_installed() -> None:
     registry = Registry.of_objects(backends={"toy": Toy("toy"), "echo": Toy("echo")})
     with pytest.raises(BackendUnavailableError, match=r"Did you mean 'toy'\? Known backends: echo, toy"):
         registry.backend("tay")
-    with pytest.raises(BackendUnavailableError, match="pip install pocketllm-torch"):
-        registry.backend("torch")
+
+
+def test_a_backend_that_this_project_publishes_can_be_installed_with_one_command() -> None:
+    projects = [tomllib.loads(path.read_text())["project"] for path in ROOT.glob("pocketllm-*/pyproject.toml")]
+    published = {
+        name: project["name"]
+        for project in projects
+        for name in project.get("entry-points", {}).get("pocketllm.backends", {})
+    }
+    assert published.keys() == {"cpp", "torch"}
+    for name, distribution in published.items():
+        with pytest.raises(BackendUnavailableError, match=f"not installed: pip install {distribution}, or take"):
+            Registry.of_objects().backend(name)
 
 
 def test_a_disabled_backend(site: Path) -> None:

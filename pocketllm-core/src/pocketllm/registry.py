@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pocketllm.selection import Selection as Selection
     from pocketllm.text.tool_calls.base import ToolCallSyntax
 
-OWN_BACKENDS = ("torch",)
+OWN_BACKENDS = ("cpp", "torch")
 """Backends that this project publishes as ``pocketllm-NAME``."""
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
