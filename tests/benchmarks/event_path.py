@@ -19,7 +19,7 @@ from pathlib import Path
 from pocketllm import AsyncLLM, EngineArgs, SamplingParams
 from pocketllm.checkpoint import open_checkpoint
 from pocketllm.engine.call import GenerateCall
-from pocketllm.registry import get_registry
+from pocketllm.plugins.registry import get_registry
 from pocketllm.testing.toy_checkpoint import write_toy_checkpoint
 from pocketllm.types import Choice, GenerationRequest
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pocketllm.conversation import cut_at_mark, mark_final_message, normalize_messages, tool_metadata
 from pocketllm.errors import ConfigurationError
+from pocketllm.protocol.conversation import cut_at_mark, mark_final_message, normalize_messages, tool_metadata
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 OTHER: dict[str, Any] = {"type": "function", "function": {"name": "g"}}

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketllm.capability_check import check_request, effective_temperature
 from pocketllm.errors import ConfigurationError, PocketLLMError, UnsupportedFeatureError
+from pocketllm.fields.requests import check_request, effective_temperature
 from pocketllm.protocol import (
     chat_call,
     chat_request,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketllm.token_ids import are_token_ids, in_vocabulary
+from pocketllm.fields.token_ids import are_token_ids, in_vocabulary
 
 ITEMS = st.one_of(st.integers(-2, 12), st.booleans(), st.text(max_size=1), st.floats(0, 9), st.none(), st.just([1]))
 

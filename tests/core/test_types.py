@@ -13,8 +13,8 @@ import pytest
 
 import pocketllm
 from pocketllm import errors, types
-from pocketllm.capability_check import check_request
 from pocketllm.errors import ConfigurationError, PocketLLMError, UnsupportedFeatureError
+from pocketllm.fields.requests import check_request
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Capabilities, Choice, GenerationRequest, HealthStatus, StepBatch, TimingMetrics, Usage
 
@@ -154,7 +154,7 @@ def test_every_public_name_resolves() -> None:
 
 def test_importing_core_imports_no_runtime() -> None:
     program = (
-        "import pocketllm, sys; import pocketllm.llm, pocketllm.async_llm, pocketllm.registry, pocketllm.protocol;"
+        "import sys; import pocketllm.llm, pocketllm.async_llm, pocketllm.protocol, pocketllm.plugins.registry;"
         "bad = {'torch', 'numpy', 'triton', 'jinja2', 'tokenizers', 'llguidance', 'rich', 'click'} & set(sys.modules);"
         "assert not bad, bad"
     )

@@ -11,13 +11,13 @@ from typing import Any, Self
 
 from pocketllm.checkpoint import Checkpoint
 from pocketllm.engine.call import GenerateCall
-from pocketllm.engine.host import EngineHost
 from pocketllm.engine.outbox import Outbox
-from pocketllm.engine.record import RequestRecord
-from pocketllm.engine.slot import HostLimits
 from pocketllm.engine_args import EngineArgs
 from pocketllm.hookspecs import LoadReport, hookimpl
-from pocketllm.registry import Registry
+from pocketllm.host.engine_host import EngineHost
+from pocketllm.host.record import RequestRecord
+from pocketllm.host.state import HostLimits
+from pocketllm.plugins.registry import Registry
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import (
     BackendInfo,

@@ -9,7 +9,7 @@ import msgspec
 from pocketllm.engine.call import GenerateCall
 from pocketllm.errors import UnsupportedFeatureError
 from pocketllm.hookspecs import hookimpl
-from pocketllm.registry import Registry
+from pocketllm.plugins.registry import Registry
 
 
 class Observer:

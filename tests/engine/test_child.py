@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from pocketllm.engine.host import EngineHost
-from pocketllm.engine.slot import HostLimits, SlotState
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import ConfigurationError, EngineError
+from pocketllm.host.engine_host import EngineHost
+from pocketllm.host.state import HostLimits, HostState
 from pocketllm.llm import LLM
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import GenerationRequest, TokenEvent
@@ -87,7 +87,7 @@ def test_kill_9_fails_the_streams_once_and_service_comes_back(slow: LLM) -> None
         assert [event.finish_reason for event in rest if event.finish_reason] == ["error"]
         assert "SIGKILL" in (rest[-1].error or "")
         assert rest[-1].usage is not None
-    _wait(lambda: slow.host.state is SlotState.READY and slow.host.epoch == 2)
+    _wait(lambda: slow.host.state is HostState.READY and slow.host.epoch == 2)
     assert slow.host.failure is None
     assert not _alive(pid)
     assert next(slow.generate_stream("x")).text

@@ -18,7 +18,7 @@ from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import ConfigurationError, PluginError, UnsupportedFeatureError
 from pocketllm.hookspecs import hookimpl
 from pocketllm.llm import LLM
-from pocketllm.registry import Registry
+from pocketllm.plugins.registry import Registry
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Capabilities, EngineStats, GenerationResult, TokenEvent
 from tests.engine.manual_engine import ManualBackend, Slot

@@ -10,8 +10,6 @@ import msgspec
 import pytest
 
 from pocketllm.engine.call import GenerateCall
-from pocketllm.engine.prompt import Prepared
-from pocketllm.engine.slot import HostLimits, SlotState
 from pocketllm.errors import (
     BackendUnavailableError,
     CheckpointError,
@@ -26,6 +24,8 @@ from pocketllm.errors import (
     UnsupportedFeatureError,
 )
 from pocketllm.hookspecs import hookimpl
+from pocketllm.host.state import HostLimits, HostState
+from pocketllm.prompt.builder import Prepared
 from pocketllm.protocol import prompt_requests
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.text.reasoning import ReasoningMode
@@ -290,17 +290,16 @@ def test_cancelling_while_the_hook_runs_leaves_no_timer_behind(slot: Slot) -> No
     assert slot.host.next_timer() is None
 
 
-def test_an_engine_lost_during_the_hook_refuses_the_request(slot: Slot) -> None:
-    register = slot.host.register
+def test_an_engine_lost_during_the_hook_refuses_the_request(toy_path: Path, backend: ManualBackend) -> None:
+    class LosesTheEngine:
+        @hookimpl
+        def pocketllm_generate(self, call: GenerateCall) -> None:
+            slot.host.fail("lost")
 
-    def lose(*arguments: object) -> None:
-        slot.host.fail("lost")
-        register(*arguments)  # type: ignore[arg-type]  # passed through
-
-    slot.host.register = lose  # type: ignore[method-assign]  # the moment between admission and acceptance
-    with pytest.raises(BackendUnavailableError, match="was lost"):
-        slot.submit()
-    assert slot.host.num_active == 0
+    with Slot(toy_path, backend, extensions={"loses": LosesTheEngine()}) as slot:
+        with pytest.raises(BackendUnavailableError, match="was lost"):
+            slot.submit()
+        assert slot.host.num_active == 0
 
 
 def test_draining_while_loading_never_becomes_ready(toy_path: Path, backend: ManualBackend) -> None:
@@ -310,7 +309,7 @@ def test_draining_while_loading_never_becomes_ready(toy_path: Path, backend: Man
         slot.host.begin_drain()
         backend.may_open.set()
         slot.drain_until(lambda: bool(backend.opened) and backend.engine.closed)
-        assert slot.host.state is SlotState.DRAINING
+        assert slot.host.state is HostState.DRAINING
 
 
 def test_an_engines_refusal_keeps_its_class_and_field(slot: Slot) -> None:
@@ -439,12 +438,12 @@ def test_progress_then_ready(toy_path: Path, backend: ManualBackend) -> None:
             slot.submit()
         with pytest.raises(BackendUnavailableError, match=r"still loading after 0\.01 s"):
             slot.host.wait_ready(0.01)
-        changes: list[SlotState] = []
+        changes: list[HostState] = []
         slot.host.on_change(lambda: changes.append(slot.host.state))
         backend.may_open.set()
         slot.host.wait_ready(20)
         slot.drain()
-        assert changes == [SlotState.READY]
+        assert changes == [HostState.READY]
         assert slot.host.health().ready
 
 
@@ -453,9 +452,9 @@ def test_a_first_load_that_fails_says_why_and_is_not_repeated(toy_path: Path, ba
     with Slot(toy_path, backend, wait=False) as slot:
         with pytest.raises(CheckpointError, match="upside down"):
             slot.host.wait_ready(20)
-        assert slot.host.state is SlotState.FAILED
+        assert slot.host.state is HostState.FAILED
         time.sleep(0.1)
-        assert slot.host.state is SlotState.FAILED
+        assert slot.host.state is HostState.FAILED
         assert backend.opened == []
 
 
@@ -473,7 +472,7 @@ def test_a_broken_engine_fails_its_requests_truthfully_and_is_reopened(
     assert "".join(event.text for event in events) == "ab"
     with pytest.raises(EngineError, match="on fire"):
         reader.record.result()
-    slot.drain_until(lambda: slot.host.state is SlotState.READY)
+    slot.drain_until(lambda: slot.host.state is HostState.READY)
     assert slot.host.epoch == 2
     assert slot.engine is not first
     slot.drain_until(lambda: first.closed)
@@ -486,12 +485,12 @@ def test_restarts_are_limited_and_the_slot_says_so(toy_path: Path, backend: Manu
     limits = HostLimits(restart_delay_s=0.001, max_restarts=2)
     with Slot(toy_path, backend, limits=limits) as slot:
         for epoch in (1, 2, 3):
-            slot.drain_until(lambda epoch=epoch: slot.host.epoch == epoch and slot.host.state is SlotState.READY)  # type: ignore[misc]  # mypy cannot infer a lambda's default
+            slot.drain_until(lambda epoch=epoch: slot.host.epoch == epoch and slot.host.state is HostState.READY)  # type: ignore[misc]  # mypy cannot infer a lambda's default
             slot.engine.break_down("Broken again.")
         slot.drain()
         time.sleep(0.1)
         slot.drain()
-        assert slot.host.state is SlotState.FAILED
+        assert slot.host.state is HostState.FAILED
         assert "failed 3 times" in slot.host.health().message
         with pytest.raises(BackendUnavailableError, match="Broken again"):
             slot.submit()
@@ -500,7 +499,7 @@ def test_restarts_are_limited_and_the_slot_says_so(toy_path: Path, backend: Manu
 def test_a_failed_reopen_counts_and_is_tried_again(slot: Slot, backend: ManualBackend) -> None:
     backend.failures.append(RuntimeError("still hot"))
     slot.engine.break_down("The device is on fire.")
-    slot.drain_until(lambda: slot.host.epoch == 2 and slot.host.state is SlotState.READY)
+    slot.drain_until(lambda: slot.host.epoch == 2 and slot.host.state is HostState.READY)
     assert backend.failures == []
 
 
@@ -520,7 +519,7 @@ def test_close_while_loading_closes_what_was_opened(toy_path: Path, backend: Man
     slot.drain_until(lambda: slot.host.progress[0] == "weights")
     closer = threading.Thread(target=slot.host.close, args=(5.0,))
     closer.start()
-    slot.drain_until(lambda: slot.host.state is SlotState.CLOSED)
+    slot.drain_until(lambda: slot.host.state is HostState.CLOSED)
     backend.may_open.set()
     closer.join(20)
     assert not closer.is_alive()

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketllm.engine.record import whole_calls
+from pocketllm.host.record import whole_calls
 from pocketllm.protocol import chat_call
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import TokenEvent

@@ -14,7 +14,7 @@ from pocketllm.engine.call import GenerateCall
 from pocketllm.engine_args import EngineArgs
 from pocketllm.hookspecs import hookimpl
 from pocketllm.llm import LLM
-from pocketllm.registry import Registry
+from pocketllm.plugins.registry import Registry
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.text.tool_calls import recognise
 from pocketllm.types import SyntaxPart, TokenEvent

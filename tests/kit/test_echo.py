@@ -11,7 +11,7 @@ from pocketllm.checkpoint import open_checkpoint
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import ConfigurationError, EngineError, PocketLLMError, UnsupportedFeatureError
 from pocketllm.llm import LLM
-from pocketllm.registry import Registry
+from pocketllm.plugins.registry import Registry
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Offer, Refusal
 

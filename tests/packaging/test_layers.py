@@ -69,7 +69,7 @@ def test_the_whole_public_api_loads_no_heavy_library() -> None:
 import sys, pocketllm
 for name in pocketllm.__all__:
     getattr(pocketllm, name)
-import pocketllm.cli, pocketllm.cli.group, pocketllm.hookspecs, pocketllm.protocol, pocketllm.registry
+import pocketllm.cli, pocketllm.cli.group, pocketllm.hookspecs, pocketllm.protocol, pocketllm.plugins.registry
 print(sorted({set(HEAVY | RUNTIMES)!r} & set(sys.modules)))
 """
     done = run([sys.executable, "-W", "error", "-c", program], cwd=Path.cwd())

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketllm.backend_options import OPTION_TYPES, checked_options
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import ConfigurationError
+from pocketllm.plugins.backend_options import OPTION_TYPES, checked_options
 from pocketllm.types import BackendInfo, OptionSpec
 
 CARD = BackendInfo(

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pocketllm.discovery import BACKENDS_GROUP, PLUGINS_GROUP, Plugin, PluginState, discover, unknown_names
+from pocketllm.plugins.discovery import BACKENDS_GROUP, PLUGINS_GROUP, Plugin, PluginState, discover, unknown_names
 from tests.plugins.fake_distributions import backend_source, install
 
 
@@ -21,7 +21,7 @@ def found(name: str, environ: dict[str, str] | None = None) -> Plugin:
 def test_own_plugins_are_found() -> None:
     plugins = {(plugin.group, plugin.name): plugin for plugin in discover({})}
     smollm2 = plugins[PLUGINS_GROUP, "smollm2"]
-    assert (smollm2.distribution, smollm2.value) == ("pocketllm-core", "pocketllm.models.smollm2")
+    assert (smollm2.distribution, smollm2.value) == ("pocketllm-core", "pocketllm.model_sources.smollm2")
     assert smollm2.state == PluginState.FOUND
     assert smollm2.version
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pocketllm.engine.call import GenerateCall
-from pocketllm.hook_calls import ENGINE_HOOKS, HOST_HOOKS, new_relay
 from pocketllm.hookspecs import hookimpl
+from pocketllm.plugins.hook_calls import ENGINE_HOOKS, HOST_HOOKS, new_relay
 from pocketllm.types import GenerationRequest
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pocketllm.discovery import BACKENDS_GROUP, PLUGINS_GROUP, Plugin, PluginState
 from pocketllm.hookspecs import hookimpl
-from pocketllm.plugin_loading import load_plugin
+from pocketllm.plugins.discovery import BACKENDS_GROUP, PLUGINS_GROUP, Plugin, PluginState
+from pocketllm.plugins.loading import load_plugin
 from tests.plugins.fake_distributions import BROKEN, WHY_BROKEN, backend_source, install_broken
 
 

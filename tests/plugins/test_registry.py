@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pocketllm.discovery import BACKENDS_GROUP, PLUGINS_GROUP, Plugin, PluginState, discover
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import BackendUnavailableError, PluginError, UnsupportedFeatureError
 from pocketllm.hookspecs import hookimpl
-from pocketllm.registry import Registry, get_registry
+from pocketllm.plugins.discovery import BACKENDS_GROUP, PLUGINS_GROUP, Plugin, PluginState, discover
+from pocketllm.plugins.registry import Registry, get_registry
 from pocketllm.types import CommandPart, ModelSource
 from tests.plugins.fake_distributions import BROKEN, WHY_BROKEN, backend_source, install, install_broken
 from tests.plugins.toy_backends import Toy

@@ -16,8 +16,9 @@ from pocketllm.errors import (
     PluginError,
     UnsupportedFeatureError,
 )
-from pocketllm.registry import Registry
-from pocketllm.selection import Selection, consider
+from pocketllm.plugins.registry import Registry
+from pocketllm.plugins.selection import Selection, consider
+from pocketllm.plugins.selection import select as select_backend
 from pocketllm.types import Offer, Refusal
 from tests.plugins.toy_backends import Toy
 
@@ -27,7 +28,7 @@ NO = Refusal(reason="It knows no such architecture.")
 
 def select(*toys: Toy, **fields: Any) -> Selection:
     registry = Registry.of_objects(backends={toy.name: toy for toy in toys})
-    return registry.select(EngineArgs(model="/m", **fields), CHECKPOINT)
+    return select_backend(registry, EngineArgs(model="/m", **fields), CHECKPOINT)
 
 
 def test_auto_takes_the_best_offer_and_keeps_every_answer() -> None:

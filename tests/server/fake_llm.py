@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from pocketllm.async_llm import Take
-from pocketllm.capability_check import check_request
 from pocketllm.errors import (
     BackendUnavailableError,
     DuplicateRequestError,
@@ -17,6 +16,7 @@ from pocketllm.errors import (
     PocketLLMError,
     RequestCancelledError,
 )
+from pocketllm.fields.requests import check_request
 from pocketllm.types import (
     CancelReason,
     Capabilities,

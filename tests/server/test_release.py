@@ -15,8 +15,8 @@ import pytest
 from hypercorn.asyncio.tcp_server import TCPServer
 
 from pocketllm.async_llm import AsyncLLM
-from pocketllm.engine.record import RequestRecord
 from pocketllm.engine_args import EngineArgs
+from pocketllm.host.record import RequestRecord
 from pocketllm.types import CancelReason
 from tests.server.fake_llm import FakeLLM
 from tests.server.http_app import CHAT, COMPLETIONS, until

@@ -16,7 +16,7 @@ from pocketllm.checkpoint import open_checkpoint
 from pocketllm.cli.doctor import examine
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import CheckpointError, UnsupportedFeatureError
-from pocketllm.registry import get_registry
+from pocketllm.plugins.registry import get_registry
 from pocketllm.types import Offer, Refusal
 from pocketllm_torch import plugin
 from pocketllm_torch.models.fp8_tiles import dequantize_tiles

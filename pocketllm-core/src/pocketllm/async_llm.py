@@ -13,16 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
-from pocketllm.capability_check import check_streaming
-from pocketllm.engine.constraint import wants_constraint
-from pocketllm.engine.host import EngineHost
-from pocketllm.engine.record import RequestRecord
-from pocketllm.engine.slot import HostLimits, SlotState
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import ConfigurationError, QueueFullError, RequestCancelledError
+from pocketllm.fields.requests import check_streaming
+from pocketllm.host.engine_host import EngineHost
+from pocketllm.host.record import RequestRecord
+from pocketllm.host.state import HostLimits, HostState
 from pocketllm.llm import engine_args
+from pocketllm.plugins.registry import Registry
+from pocketllm.prompt.constraint import wants_constraint
 from pocketllm.protocol import Prompt, chat_call, prompt_requests
-from pocketllm.registry import Registry
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import (
     CancelReason,
@@ -96,7 +96,7 @@ class AsyncLLM:
             PocketLLMError: the load failed, with its own error; BackendUnavailableError when closed.
         """
         await self.start()
-        while self._host.state is SlotState.LOADING:
+        while self._host.state is HostState.LOADING:
             changed = self._changed
             await changed.wait()
         self._host.check_ready()

@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from pocketllm.capability_check import check_streaming
-from pocketllm.engine.host import EngineHost
-from pocketllm.engine.record import RequestRecord, Subscription
-from pocketllm.engine.slot import HostLimits
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import ConfigurationError, QueueFullError, RequestCancelledError
+from pocketllm.fields.requests import check_streaming
+from pocketllm.host.engine_host import EngineHost
+from pocketllm.host.record import RequestRecord, Subscription
+from pocketllm.host.state import HostLimits
+from pocketllm.plugins.registry import Registry
 from pocketllm.protocol import Prompt, chat_call, prompt_requests
-from pocketllm.registry import Registry
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import (
     CancelReason,

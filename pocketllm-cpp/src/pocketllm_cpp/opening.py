@@ -5,8 +5,8 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from pocketllm.backend_options import checked_options
 from pocketllm.errors import ConfigurationError
+from pocketllm.plugins.backend_options import checked_options
 from pocketllm.types import Capabilities
 from pocketllm_cpp import _native
 from pocketllm_cpp.constraints import ConstraintMatchers

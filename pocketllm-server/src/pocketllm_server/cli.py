@@ -82,7 +82,8 @@ def serve(
     The listener answers at once; /ready says when the model does. Ctrl-C or SIGTERM lets running requests finish, a
     second one stops at once.
     """
-    from pocketllm.registry import get_registry
+    from pocketllm.model_sources.resolve import resolve_model
+    from pocketllm.plugins.registry import get_registry
 
     notes = [note for name, note in _INERT.items() if options.pop(name)]
     server = {name: options.pop(name) for name in SERVER_FIELDS}
@@ -102,7 +103,7 @@ def serve(
             f"tensor_parallel_size = {args.tensor_parallel_size} is not supported yet: serve on one device.",
             param="tensor_parallel_size",
         )
-    source = get_registry().resolve_model(args.checkpoint_dir)
+    source = resolve_model(get_registry(), args.checkpoint_dir)
     return _serve(args, settings_from_options(server, source.name), source, notes)
 
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pocketllm.engine.host import EngineHost
 from pocketllm.errors import UnsupportedFeatureError
+from pocketllm.host.engine_host import EngineHost
 from pocketllm.types import Capabilities, GenerationRequest
 from pocketllm_server.served_model import ServedModel
 
 if TYPE_CHECKING:
-    from pocketllm.engine.prompt import PromptBuilder
+    from pocketllm.prompt.builder import PromptBuilder
 
 _NO_LIMIT = 2**62
 

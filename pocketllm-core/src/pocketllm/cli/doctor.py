@@ -13,8 +13,9 @@ from pocketllm.cli.program import EXIT_FAILED
 from pocketllm.cli.table import json_text, table
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import PocketLLMError
-from pocketllm.registry import Registry, get_registry
-from pocketllm.selection import Considered, consider
+from pocketllm.model_sources.resolve import resolve_model
+from pocketllm.plugins.registry import Registry, get_registry
+from pocketllm.plugins.selection import Considered, consider, select
 from pocketllm.types import Offer
 
 
@@ -44,7 +45,7 @@ def examine(registry: Registry, args: EngineArgs) -> dict[str, Any]:
         "error": None,
     }
     try:
-        source = registry.resolve_model(args.checkpoint_dir)
+        source = resolve_model(registry, args.checkpoint_dir)
         report["model"] |= {"path": source.path, "origin": source.origin}
         from pocketllm.checkpoint import open_checkpoint
 
@@ -63,7 +64,7 @@ def examine(registry: Registry, args: EngineArgs) -> dict[str, Any]:
         }
         considered = consider(registry, args, checkpoint, registry.backend_names())
         report["considered"] = [_as_dict(entry) for entry in considered]
-        report["selected"] = registry.select(args, checkpoint).backend.name
+        report["selected"] = select(registry, args, checkpoint).backend.name
     except PocketLLMError as error:
         report["error"] = error.message
     return report

@@ -15,7 +15,7 @@ import click
 
 from pocketllm.engine_args import CHECKPOINT_DIR_OPTION, MODEL_FORMATS, PLACEMENTS, EngineArgs
 from pocketllm.engine_env import ENGINE_ENVIRONMENT, read_engine_environment
-from pocketllm.models.resolve import DEFAULT_MODEL
+from pocketllm.model_sources.resolve import DEFAULT_MODEL
 
 F = TypeVar("F", bound=Callable[..., Any])
 

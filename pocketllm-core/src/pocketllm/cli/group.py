@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from pocketllm.discovery import PLUGINS_GROUP, PluginState
 from pocketllm.errors import PluginError
-from pocketllm.registry import get_registry, summary
+from pocketllm.plugins.discovery import PLUGINS_GROUP, PluginState
+from pocketllm.plugins.registry import get_registry, summary
 from pocketllm.types import CommandPart
 
 _OWN = (

@@ -7,9 +7,9 @@ import os
 import click
 
 from pocketllm.cli.table import json_text, table
-from pocketllm.discovery import SELECTION_VARIABLE, Plugin, PluginState, unknown_names
-from pocketllm.registry import get_registry
-from pocketllm.selection import INSTALL_ONE
+from pocketllm.plugins.discovery import SELECTION_VARIABLE, Plugin, PluginState, unknown_names
+from pocketllm.plugins.registry import get_registry
+from pocketllm.plugins.selection import INSTALL_ONE
 
 
 @click.command()

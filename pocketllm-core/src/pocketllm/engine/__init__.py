@@ -1,1 +1,1 @@
-"""The engine side of core: slots, event path, request records, placements."""
+"""One open engine: its call, its outbox, its hooks, and the child process it may run in. Nothing here knows a host."""

@@ -24,8 +24,8 @@ from pocketllm.hookspecs import LoadReport, hookimpl
 from pocketllm.types import Capabilities, Command, EngineStats, StepBatch
 
 if TYPE_CHECKING:
-    from pocketllm.discovery import Plugin
     from pocketllm.engine_args import EngineArgs
+    from pocketllm.plugins.discovery import Plugin
 
 logger = logging.getLogger("pocketllm.engine")
 

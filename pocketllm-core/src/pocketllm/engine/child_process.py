@@ -77,7 +77,7 @@ def open_engine(command: frames.Open, events_fd: int) -> EngineHooks | None:
     """Open the backend; the outcome goes to the parent as one frame. Returns None after a failure."""
     sys.path[:] = command.sys_path
     from pocketllm.checkpoint import open_checkpoint
-    from pocketllm.registry import Registry
+    from pocketllm.plugins.registry import Registry
 
     def report(stage: str, fraction: float) -> None:
         frames.write_all(events_fd, frames.encode(frames.Progress(stage, fraction)))

@@ -10,8 +10,8 @@ import msgspec
 
 from pocketllm.engine.call import GenerateCall
 from pocketllm.errors import PluginError, PocketLLMError
-from pocketllm.hook_calls import new_relay
 from pocketllm.hookspecs import PROJECT_NAME, Engine, Ticket, hookimpl
+from pocketllm.plugins.hook_calls import new_relay
 from pocketllm.types import CancelReason, Capabilities, Command, EngineStats
 
 logger = logging.getLogger("pocketllm.engine")

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from pocketllm.discovery import Plugin
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import EngineError
+from pocketllm.plugins.discovery import Plugin
 from pocketllm.types import Capabilities, Command, EngineStats, GenerationRequest, StepBatch
 
 MAX_FRAME_BYTES = 1 << 30

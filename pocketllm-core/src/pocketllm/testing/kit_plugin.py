@@ -63,9 +63,10 @@ class KitPlugin:
 
     def _model(self, name: str | None) -> str:
         if name is not None:
-            from pocketllm.registry import get_registry
+            from pocketllm.model_sources.resolve import resolve_model
+            from pocketllm.plugins.registry import get_registry
 
-            return get_registry().resolve_model(name).path
+            return resolve_model(get_registry(), name).path
         self._scratch = tempfile.TemporaryDirectory(prefix="pocketllm-kit-")
         return str(write_toy_checkpoint(Path(self._scratch.name) / "toy"))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pocketllm.capability_check import check_request
 from pocketllm.errors import UnsupportedFeatureError
+from pocketllm.fields.requests import check_request
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.testing.rig import Rig
 from pocketllm.testing.rules import broken

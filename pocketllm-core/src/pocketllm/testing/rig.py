@@ -16,7 +16,7 @@ from pocketllm.checkpoint import Checkpoint, open_checkpoint
 from pocketllm.engine.call import GenerateCall
 from pocketllm.engine_args import EngineArgs
 from pocketllm.hookspecs import PROJECT_NAME, Engine, EngineScope
-from pocketllm.registry import Registry
+from pocketllm.plugins.registry import Registry
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.testing.recorder import Recorder
 from pocketllm.testing.rules import RuleBroken, Violation, broken

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 
-from pocketllm.discovery import BACKENDS_GROUP, Plugin
 from pocketllm.errors import ConfigurationError
-from pocketllm.registry import Registry, get_registry
+from pocketllm.plugins.discovery import BACKENDS_GROUP, Plugin
+from pocketllm.plugins.registry import Registry, get_registry
 from pocketllm.testing.settings import KitSettings
 from pocketllm.types import BackendInfo
 

@@ -29,7 +29,7 @@ from pocketllm_server.wire.tokenize import (
 
 if TYPE_CHECKING:
     from pocketllm.checkpoint.tokenizer import Tokenizer
-    from pocketllm.engine.prompt import PromptBuilder
+    from pocketllm.prompt.builder import PromptBuilder
 
 _CONTENT_ONLY = ("add_special", "parse_special")
 

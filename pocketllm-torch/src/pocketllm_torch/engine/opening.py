@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pocketllm.backend_options import checked_options
 from pocketllm.errors import CheckpointError, ConfigurationError, UnsupportedFeatureError
+from pocketllm.plugins.backend_options import checked_options
 from pocketllm.structured.token_table import token_table
 from pocketllm.types import Capabilities
 from pocketllm_torch.device import cache_budget_bytes, resolve_device

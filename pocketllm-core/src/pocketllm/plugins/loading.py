@@ -12,10 +12,10 @@ from collections.abc import Mapping
 import msgspec
 import pluggy
 
-from pocketllm.backend_options import OPTION_TYPES
-from pocketllm.discovery import BACKENDS_GROUP, Plugin, PluginState
 from pocketllm.errors import PluginError
-from pocketllm.hook_calls import new_relay, register_checked
+from pocketllm.plugins.backend_options import OPTION_TYPES
+from pocketllm.plugins.discovery import BACKENDS_GROUP, Plugin, PluginState
+from pocketllm.plugins.hook_calls import new_relay, register_checked
 from pocketllm.types import CONTRACT_VERSION, BackendInfo
 
 BACKEND_HOOKS = ("pocketllm_backend", "pocketllm_probe", "pocketllm_open")

@@ -6,6 +6,7 @@ in a child.
 
 from __future__ import annotations
 
+import functools
 import logging
 import selectors
 import threading
@@ -14,16 +15,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pocketllm.capability_check import check_request
 from pocketllm.engine.call import GenerateCall
-from pocketllm.engine.closing import close_at_exit
-from pocketllm.engine.opening import OpenEngine, close_events, open_engine, retire
 from pocketllm.engine.outbox import Outbox, Wake
-from pocketllm.engine.prompt import Prepared, PromptBuilder
-from pocketllm.engine.pump import ChoiceStream, Routed
-from pocketllm.engine.record import RequestRecord
-from pocketllm.engine.slot import HostLimits, SlotState
-from pocketllm.engine.staged_call import StagedCall
 from pocketllm.errors import (
     BackendUnavailableError,
     DuplicateRequestError,
@@ -31,6 +24,14 @@ from pocketllm.errors import (
     PocketLLMError,
     QueueFullError,
 )
+from pocketllm.fields.requests import check_request
+from pocketllm.host.closing import close_at_exit
+from pocketllm.host.opening import OpenEngine, close_events, open_engine, retire
+from pocketllm.host.pump import ChoiceStream, Routed
+from pocketllm.host.record import RequestRecord
+from pocketllm.host.staged_call import StagedCall
+from pocketllm.host.state import HostLimits, HostState
+from pocketllm.prompt.builder import Prepared, PromptBuilder
 from pocketllm.protocol import PART_MARK
 from pocketllm.types import (
     CancelReason,
@@ -40,14 +41,13 @@ from pocketllm.types import (
     GenerationRequest,
     HealthStatus,
     ModelSource,
-    StepBatch,
 )
 
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint, Tokenizer
     from pocketllm.engine_args import EngineArgs
-    from pocketllm.registry import Registry
-    from pocketllm.selection import Selection
+    from pocketllm.plugins.registry import Registry
+    from pocketllm.plugins.selection import Selection
 
 logger = logging.getLogger("pocketllm.engine")
 
@@ -72,7 +72,7 @@ class EngineHost:
         limits: HostLimits | None = None,
         on_progress: Callable[[str, float], None] | None = None,
     ) -> None:
-        from pocketllm.registry import get_registry
+        from pocketllm.plugins.registry import get_registry
 
         self.args = args
         self.name = name
@@ -86,7 +86,7 @@ class EngineHost:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._listeners: list[Callable[[], None]] = []
-        self._state = SlotState.LOADING
+        self._state = HostState.LOADING
         self._state_changed = False
         self._epoch = 0
         self._failure: PocketLLMError | None = None
@@ -106,7 +106,7 @@ class EngineHost:
     # -- state ----------------------------------------------------------------------------------------------------
 
     @property
-    def state(self) -> SlotState:
+    def state(self) -> HostState:
         return self._state
 
     @property
@@ -147,16 +147,16 @@ class EngineHost:
         stage, fraction = self._progress
         details: dict[str, object] = {"epoch": self._epoch, "slot": self.name}
         message = ""
-        if self._state is SlotState.LOADING:
+        if self._state is HostState.LOADING:
             message = f"loading: {stage or 'starting'} ({fraction:.0%})"
         if self._failure is not None:
             details["last_failure"] = self._failure.message
-            if self._state is SlotState.FAILED:
+            if self._state is HostState.FAILED:
                 message = self._failure.message
         return HealthStatus(
             status=self._state.value,
             backend=self.selection.backend.name if self.selection is not None else None,
-            ready=self._state is SlotState.READY,
+            ready=self._state is HostState.READY,
             message=message,
             details=details,
         )
@@ -182,14 +182,14 @@ class EngineHost:
             PocketLLMError: the load failed, with its own error; BackendUnavailableError when closed or out of time.
         """
         with self._changed:
-            done = self._changed.wait_for(lambda: self._state is not SlotState.LOADING, timeout_s)
+            done = self._changed.wait_for(lambda: self._state is not HostState.LOADING, timeout_s)
             if not done:
                 raise BackendUnavailableError(f"The model is still loading after {timeout_s} s: {self._progress[0]}.")
             self.check_ready()
 
     def check_ready(self) -> None:
         """Raise why the slot is not READY: a failed first load with its own error."""
-        if self._state is SlotState.FAILED and self._epoch == 0 and self._failure is not None:
+        if self._state is HostState.FAILED and self._epoch == 0 and self._failure is not None:
             raise self._failure
         self._ready_engine()
 
@@ -203,7 +203,7 @@ class EngineHost:
                 epoch=self._epoch + 1,
                 selected=self._selected,
                 report=self._report,
-                aborted=lambda: self._state is SlotState.CLOSED,
+                aborted=lambda: self._state is HostState.CLOSED,
             )
         except BaseException as error:  # a runtime may raise anything, SystemExit too: the slot must say so
             logger.debug("load failed", exc_info=True)
@@ -211,7 +211,7 @@ class EngineHost:
             self._load_failed(failure)
             return
         with self._changed:
-            wanted = self._state is SlotState.LOADING
+            wanted = self._state is HostState.LOADING
             if wanted:
                 self._selector.register(opened.hooks.engine.events, selectors.EVENT_READ)
                 self._epoch = opened.epoch
@@ -219,7 +219,7 @@ class EngineHost:
                 self._failure = None
                 if hasattr(opened.hooks.engine, "check"):
                     self._heartbeat_at = time.monotonic() + self.limits.heartbeat_s
-                self._set_state(SlotState.READY)
+                self._set_state(HostState.READY)
         if not wanted:  # closed or drained while it was loading
             retire(opened)
 
@@ -235,10 +235,10 @@ class EngineHost:
         with self._changed:
             self._failure = failure
             self._loader = None
-            if self._state is not SlotState.LOADING:
+            if self._state is not HostState.LOADING:
                 return  # closed or drained while it was loading
             was_open = self._epoch > 0
-            self._set_state(SlotState.FAILED)
+            self._set_state(HostState.FAILED)
             if was_open:  # a slot that worked before is tried again; a first load that fails is the person's to mend
                 self._plan_restart()
 
@@ -258,12 +258,12 @@ class EngineHost:
         self._failure = EngineError(reason)
         records = list(self._records.values())
         self._after(opened.pump.end(records, FinishReason.ERROR, reason), opened)
-        if self._state is SlotState.CLOSED:
+        if self._state is HostState.CLOSED:
             return  # close() frees it
         threading.Thread(target=retire, args=(opened,), name="pocketllm-retire", daemon=True).start()
-        if self._state is SlotState.READY:
+        if self._state is HostState.READY:
             self._loader = None
-            self._set_state(SlotState.FAILED)
+            self._set_state(HostState.FAILED)
             self._plan_restart()
 
     def fail(self, reason: str) -> None:
@@ -292,9 +292,9 @@ class EngineHost:
 
     def _restart(self) -> None:
         with self._changed:
-            if self._state is SlotState.FAILED and self._loader is None:
+            if self._state is HostState.FAILED and self._loader is None:
                 self._progress = ("reopening", 0.0)
-                self._set_state(SlotState.LOADING)
+                self._set_state(HostState.LOADING)
                 self.start()
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -344,7 +344,13 @@ class EngineHost:
             self._records[request.request_id] = record
             if request.deadline_s is not None:
                 self._timers[request.request_id] = record.accepted_at + request.deadline_s
-            call = StagedCall(self, opened, record, prepared)
+            call = StagedCall(
+                prepared,
+                record,
+                opened.prompts,
+                emit=self._answers.post,
+                register=functools.partial(self._register, opened),
+            )
             return opened, call, record
 
     def _withdraw(self, opened: OpenEngine, record: RequestRecord) -> None:
@@ -390,12 +396,8 @@ class EngineHost:
         opened = self._open
         return opened.hooks.stats() if opened is not None else EngineStats()
 
-    def post_answer(self, batch: StepBatch) -> None:
-        """Events that an extension emits in the engine's place; any thread."""
-        self._answers.post(batch)
-
-    def register(self, opened: OpenEngine, record: RequestRecord, streams: list[ChoiceStream]) -> None:
-        """From here on events of these choices are routed; called when the record's call is sealed."""
+    def _register(self, opened: OpenEngine, streams: list[ChoiceStream]) -> None:
+        """From here on events of these choices are routed; called when their request's call is sealed."""
         with self._lock:
             if self._open is not opened:
                 raise BackendUnavailableError("The engine was lost while it took this request: try again.")
@@ -489,8 +491,8 @@ class EngineHost:
     def begin_drain(self) -> None:
         """Refuse new requests from now on; those that are active go on."""
         with self._lock:
-            if self._state in (SlotState.READY, SlotState.LOADING, SlotState.FAILED):
-                self._set_state(SlotState.DRAINING)
+            if self._state in (HostState.READY, HostState.LOADING, HostState.FAILED):
+                self._set_state(HostState.DRAINING)
 
     def cancel_all(self, reason: CancelReason = CancelReason.SHUTDOWN) -> int:
         """Cancel every active request; returns how many."""
@@ -508,9 +510,9 @@ class EngineHost:
     def close(self, deadline_s: float = 5.0) -> None:
         """Close the engine and end every request; idempotent. Another thread may go on draining events meanwhile."""
         with self._changed:
-            if self._state is SlotState.CLOSED:
+            if self._state is HostState.CLOSED:
                 return
-            self._set_state(SlotState.CLOSED)
+            self._set_state(HostState.CLOSED)
             opened, loader = self._open, self._loader
             for record in self._records.values():
                 record.cancel_reason = record.cancel_reason or CancelReason.SHUTDOWN
@@ -539,20 +541,20 @@ class EngineHost:
 
     def _ready_engine(self) -> OpenEngine:
         opened = self._open
-        if self._state is SlotState.READY and opened is not None:
+        if self._state is HostState.READY and opened is not None:
             return opened
-        if self._state is SlotState.FAILED and self._failure is not None:
+        if self._state is HostState.FAILED and self._failure is not None:
             if self._epoch == 0:
                 raise BackendUnavailableError(f"The model could not be loaded: {self._failure.message}")
             raise BackendUnavailableError(f"The engine failed and is not back yet: {self._failure.message}")
         words = {
-            SlotState.LOADING: "The model is still loading: try again when it is ready.",
-            SlotState.DRAINING: "The server is shutting down and takes no new requests.",
-            SlotState.CLOSED: "This engine is closed: open a new one.",
+            HostState.LOADING: "The model is still loading: try again when it is ready.",
+            HostState.DRAINING: "The server is shutting down and takes no new requests.",
+            HostState.CLOSED: "This engine is closed: open a new one.",
         }
         raise BackendUnavailableError(words.get(self._state, f"The engine is not ready ({self._state.value})."))
 
-    def _set_state(self, state: SlotState) -> None:
+    def _set_state(self, state: HostState) -> None:
         self._state = state
         self._state_changed = True
         self._changed.notify_all()

@@ -7,7 +7,7 @@ runtime. Types and unknown fields are the wire layer's business; what is checked
 
 * ``messages`` (normalised), ``thinking_mode``, ``reasoning_effort``, ``add_generation_prompt``, ``drop_thinking``,
   ``continue_final_message``, ``chat_template_kwargs``;
-* ``tools``, ``tool_choice``, ``parallel_tool_calls``: see :func:`pocketllm.conversation.tool_metadata`;
+* ``tools``, ``tool_choice``, ``parallel_tool_calls``: see :func:`pocketllm.protocol.conversation.tool_metadata`;
 * ``tool_call_streaming``: "certain" or "eager";
 * ``suffix`` of a completion; ``echo`` and ``score_only`` (no token was asked for; one is generated and not shown).
 """
@@ -21,18 +21,13 @@ from typing import Any
 
 import msgspec
 
-from pocketllm.conversation import flatten_content, normalize_messages, normalize_tools, tool_metadata
 from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
 from pocketllm.fields import CHAT, COMPLETIONS, check_fields
-from pocketllm.output_constraint import checked_response_format, constraint_of
+from pocketllm.fields.token_ids import are_token_ids
+from pocketllm.protocol.conversation import normalize_messages, tool_metadata
+from pocketllm.protocol.output_constraint import checked_response_format, constraint_of
 from pocketllm.sampling_params import SamplingParams
-from pocketllm.token_ids import are_token_ids
 from pocketllm.types import Capabilities, GenerationRequest, new_request_id
-
-__all__ = [
-    "PART_MARK", "Prompt", "chat_call", "chat_request", "completion_request", "flatten_content", "normalize_messages",
-    "normalize_tools", "prompt_requests", "split_prompts",
-]  # fmt: skip
 
 Prompt = str | Sequence[int]
 """Text, or token ids."""

@@ -7,7 +7,7 @@ import enum
 import msgspec
 
 
-class SlotState(enum.StrEnum):
+class HostState(enum.StrEnum):
     LOADING = "loading"
     READY = "ready"
     DRAINING = "draining"

@@ -1,6 +1,6 @@
 """The field table: what a server does with each field of an OpenAI-shaped request, and when it refuses one.
 
-Types and bounds belong to the wire Structs of whoever speaks the protocol; the rows (:mod:`pocketllm.field_rows`)
+Types and bounds belong to the wire Structs of whoever speaks the protocol; the rows (:mod:`pocketllm.fields.table`)
 hold the policy. A field is accepted only when somebody acts on it. A value that names what would happen anyway is
 neutral and always accepted; any other value of a field that needs a feature nobody declares is refused by name.
 """
@@ -13,14 +13,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
-from pocketllm.field_rows import BOTH, CHAT, COMPLETIONS, FIELDS, NEVER, FieldRow
-from pocketllm.token_ids import are_token_ids, in_vocabulary
+from pocketllm.fields.table import BOTH, CHAT, FIELDS, NEVER, FieldRow
+from pocketllm.fields.token_ids import are_token_ids, in_vocabulary
 from pocketllm.types import Capabilities
-
-__all__ = [
-    "BOTH", "CHAT", "COMPLETIONS", "FIELDS", "NEVER", "FieldRow", "check_fields", "describe", "rows", "shown",
-    "supported_fields", "unknown_field", "unsupported",
-]  # fmt: skip
 
 MAX_SHOWN_CHARS = 80
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pocketllm.engine.call import TokenStage
-from pocketllm.engine.record import Delta, RequestRecord, join_deltas
 from pocketllm.errors import EngineError, PluginError, PocketLLMError, error_named
+from pocketllm.host.record import Delta, RequestRecord, join_deltas
 from pocketllm.text.logprobs import PackedLogprob, pack_logprob, render_logprob
 from pocketllm.types import (
     CancelReason,

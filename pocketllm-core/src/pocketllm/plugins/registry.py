@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from pocketllm.backend_options import checked_options, known_names
-from pocketllm.discovery import (
+from pocketllm.errors import BackendUnavailableError, PluginError, PocketLLMError
+from pocketllm.plugins.backend_options import checked_options, known_names
+from pocketllm.plugins.discovery import (
     BACKENDS_GROUP,
     PLUGINS_GROUP,
     SELECTION_VARIABLE,
@@ -26,16 +27,14 @@ from pocketllm.discovery import (
     discover,
     selected_names,
 )
-from pocketllm.errors import BackendUnavailableError, PluginError, PocketLLMError
-from pocketllm.hook_calls import ENGINE_HOOKS
-from pocketllm.plugin_loading import LoadedPlugin, broken, import_target, load_plugin
+from pocketllm.plugins.hook_calls import ENGINE_HOOKS
+from pocketllm.plugins.loading import LoadedPlugin, broken, import_target, load_plugin
 from pocketllm.types import BackendInfo, CommandPart, ModelSource, Offer, Refusal, SyntaxPart
 
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint
     from pocketllm.engine_args import EngineArgs
     from pocketllm.hookspecs import Engine, LoadReport
-    from pocketllm.selection import Selection as Selection
     from pocketllm.text.tool_calls.base import ToolCallSyntax
 
 OWN_BACKENDS = ("cpp", "torch")
@@ -101,7 +100,7 @@ class Registry:
     """One set of plugins. Threads: any; plugins load once, under a lock.
 
     Args:
-        plugins: what :func:`pocketllm.discovery.discover` found; None: discover now.
+        plugins: what :func:`pocketllm.plugins.discovery.discover` found; None: discover now.
         environ: where ``POCKETLLM_*`` variables are read; None: the process's.
         targets: objects to use instead of importing them, by plugin name (for tests).
     """
@@ -172,12 +171,6 @@ class Registry:
             param="backend",
         )
 
-    def select(self, args: EngineArgs, checkpoint: Checkpoint) -> Selection:
-        """Choose the backend for a checkpoint; see :func:`pocketllm.selection.select`."""
-        from pocketllm.selection import select
-
-        return select(self, args, checkpoint)
-
     def extensions(self) -> list[tuple[str, object]]:
         """Plugins with engine-scope hooks, as (name, object) by name: the order to register them in, innermost first.
 
@@ -205,12 +198,6 @@ class Registry:
             if "pocketllm_syntaxes" in loaded.plugin.hooks:
                 found += self._ask(loaded, _ask_syntaxes) or ()
         return found
-
-    def resolve_model(self, name: str | None) -> ModelSource:
-        """Where a model lies; see :func:`pocketllm.models.resolve.resolve_model`."""
-        from pocketllm.models.resolve import resolve_model
-
-        return resolve_model(self, name)
 
     def ask_model(self, name: str) -> ModelSource | None:
         """The first plugin's answer to ``pocketllm_resolve_model``, by plugin name."""

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pocketllm.capability_check import effective_temperature
-from pocketllm.conversation import cut_at_mark, mark_final_message
-from pocketllm.engine.constraint import final_constraint
 from pocketllm.errors import ConfigurationError, ContextLengthError, PocketLLMError, UnsupportedFeatureError
+from pocketllm.fields.requests import effective_temperature
+from pocketllm.fields.token_ids import in_vocabulary
+from pocketllm.prompt.constraint import final_constraint
+from pocketllm.protocol.conversation import cut_at_mark, mark_final_message
 from pocketllm.text.chat_formats import find_chat_format
 from pocketllm.text.fallback_prompt import render_fallback_prompt
 from pocketllm.text.fill_in_middle import find_gap_tokens
@@ -22,7 +23,6 @@ from pocketllm.text.reasoning import END_TAG, START_TAG, ReasoningMode, detect_m
 from pocketllm.text.stop_strings import StopStrings
 from pocketllm.text.tool_calls import recognise
 from pocketllm.text.tool_calls.base import ToolCallStream, ToolCallSyntax
-from pocketllm.token_ids import in_vocabulary
 from pocketllm.types import Capabilities, Choice, GenerationRequest
 
 if TYPE_CHECKING:

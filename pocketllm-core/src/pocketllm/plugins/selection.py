@@ -6,8 +6,6 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
-from pocketllm.backend_options import given_options, known_names
-from pocketllm.discovery import BACKENDS_GROUP, PluginState
 from pocketllm.errors import (
     BackendUnavailableError,
     ConfigurationError,
@@ -15,12 +13,14 @@ from pocketllm.errors import (
     PocketLLMError,
     UnsupportedFeatureError,
 )
+from pocketllm.plugins.backend_options import given_options, known_names
+from pocketllm.plugins.discovery import BACKENDS_GROUP, PluginState
 from pocketllm.types import BackendInfo, Offer, Refusal
 
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint
     from pocketllm.engine_args import EngineArgs
-    from pocketllm.registry import BackendPlugin, Registry
+    from pocketllm.plugins.registry import BackendPlugin, Registry
 
 INSTALL_ONE = "pip install 'pocketllm-core[cpp]', which needs no GPU, or 'pocketllm-core[torch]'"
 """What to do where there is no backend."""

@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pocketllm.engine.extensions import EngineHooks
-from pocketllm.engine.prompt import PromptBuilder
-from pocketllm.engine.pump import Pump
-from pocketllm.engine.slot import HostLimits
 from pocketllm.errors import EngineError
 from pocketllm.hookspecs import Engine, LoadReport
+from pocketllm.host.pump import Pump
+from pocketllm.host.state import HostLimits
+from pocketllm.model_sources.resolve import resolve_model
+from pocketllm.plugins.selection import select
+from pocketllm.prompt.builder import PromptBuilder
 from pocketllm.types import Capabilities, ModelSource
 
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint
     from pocketllm.engine_args import EngineArgs
-    from pocketllm.registry import Registry
-    from pocketllm.selection import Selection
+    from pocketllm.plugins.registry import Registry
+    from pocketllm.plugins.selection import Selection
 
 logger = logging.getLogger("pocketllm.engine")
 
@@ -57,10 +59,10 @@ def open_engine(
 
     Raises whatever stands in the way: PocketLLMErrors, or anything that a runtime raises.
     """
-    from pocketllm.backend_options import checked_options
     from pocketllm.checkpoint import open_checkpoint
+    from pocketllm.plugins.backend_options import checked_options
 
-    source = registry.resolve_model(args.checkpoint_dir)
+    source = resolve_model(registry, args.checkpoint_dir)
     path = source.path
     checkpoint = open_checkpoint(
         path,
@@ -70,7 +72,7 @@ def open_engine(
     )
     options = {key: value for key, value in args.backend_options.items() if key != "checkpoint_dir"}
     args = msgspec.structs.replace(args, model=os.fspath(path), backend_options=options)
-    selection = registry.select(args, checkpoint)
+    selection = select(registry, args, checkpoint)
     selected(selection, checkpoint, source)
     backend = selection.backend
     options = checked_options(backend.info, args)

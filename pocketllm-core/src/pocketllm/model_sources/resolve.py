@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pocketllm.discovery import PLUGINS_GROUP, PluginState
 from pocketllm.errors import ModelNotFoundError
-from pocketllm.models import smollm2
+from pocketllm.model_sources import smollm2
+from pocketllm.plugins.discovery import PLUGINS_GROUP, PluginState
 from pocketllm.types import ModelSource
 
 if TYPE_CHECKING:
-    from pocketllm.registry import Registry
+    from pocketllm.plugins.registry import Registry
 
 DEFAULT_MODEL = smollm2.NAMES[0]
 """The embedded default of the programs, when no model is named."""

@@ -1,0 +1,1 @@
+"""The home an engine lives in: opens it, admits requests, routes its events and closes it."""

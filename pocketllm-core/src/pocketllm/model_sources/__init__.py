@@ -1,0 +1,1 @@
+"""Where models come from: what a path or a name leads to on this machine."""
