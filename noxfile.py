@@ -236,9 +236,12 @@ def sanitizers(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def docs(session: nox.Session) -> None:
-    """Check the manual: its code runs, its links lead somewhere, its hook signatures are the real ones."""
+    """Check the manual against the code; `nox -s docs -- --write` first writes anew what is made from the code."""
     _prepare_development(session)
-    _run(session, "-m", "pytest", "tests/docs", *session.posargs)
+    arguments = [argument for argument in session.posargs if argument != "--write"]
+    if arguments != session.posargs:
+        _run(session, "tests/docs/generated.py")
+    _run(session, "-m", "pytest", "tests/docs", *arguments)
 
 
 @nox.session(default=False)
