@@ -12,6 +12,7 @@ import itertools
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import nox
@@ -43,13 +44,31 @@ ORACLES = ("transformers", "accelerate", "gguf", "sentencepiece", "protobuf")
 
 KIT_BACKENDS = ("echo", "torch", "cpp")
 
+# What makes a newer x86 processor look like one with AVX2 alone: to Torch's own kernels, to the libraries that Torch
+# calls, and to the native engine. Each is read once, when a process starts.
+AVX2_ALONE = {
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "FBGEMM_ENABLE_INSTRUCTIONS": "AVX2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "POCKET_INSTRUCTION_SET": "avx2",
+}
+NO_VECTORS = {"POCKET_INSTRUCTION_SET": "scalar"}
+# The tests of what has a form per instruction set: linear layers, storage forms, models, and the options that ask.
+INSTRUCTION_SET_TESTS = (
+    "tests/torch/test_linear.py", "tests/torch/test_llama.py", "tests/torch/test_plugin.py",
+    "tests/cpp/test_native_module.py", "tests/cpp/test_plugin.py",
+)  # fmt: skip
+
 Check = tuple[str, ...]
 
 
-def _run(session: nox.Session, *arguments: str, program: str = PYTHON) -> None:
+def _run(
+    session: nox.Session, *arguments: str, program: str = PYTHON, variables: Mapping[str, str] | None = None
+) -> None:
     """Run the shared environment's Python, or another program as if that environment were active."""
     path = os.pathsep.join((str(SCRIPTS), os.environ.get("PATH", os.defpath)))
-    variables = {"PATH": path, "VIRTUAL_ENV": str(ENVIRONMENT)}
+    variables = {**(variables or {}), "PATH": path, "VIRTUAL_ENV": str(ENVIRONMENT)}
     # Of two jobs per core, the second only takes memory from the first.
     variables["CMAKE_BUILD_PARALLEL_LEVEL"] = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
     session.run(program, *arguments, external=True, env=variables)
@@ -209,13 +228,15 @@ def packaging(session: nox.Session) -> None:
     _run(session, "-m", "pytest", "-m", "packaging", "tests/packaging", *session.posargs)
 
 
-def _build_and_run(session: nox.Session, preset: str, pattern: str = ".") -> None:
+def _build_and_run(
+    session: nox.Session, preset: str, pattern: str = ".", variables: Mapping[str, str] | None = None
+) -> None:
     """Build the C++ tests as a preset of pocketllm-cpp says, and run those whose names match a regular expression."""
     options = ("--preset", preset, "--no-tests=error", "--tests-regex", pattern)
     with session.chdir(NATIVE):
         _run(session, "--preset", preset, program=str(SCRIPTS / "cmake"))
         _run(session, "--build", "--preset", preset, program=str(SCRIPTS / "cmake"))
-        _run(session, *options, program=str(SCRIPTS / "ctest"))
+        _run(session, *options, program=str(SCRIPTS / "ctest"), variables=variables)
 
 
 @nox.session(default=False)
@@ -232,6 +253,17 @@ def sanitizers(session: nox.Session) -> None:
     _prepare_run_time(session)
     for preset in ("asan-ubsan", "tsan"):
         _build_and_run(session, preset, *session.posargs[:1])
+
+
+@nox.session(default=False)
+def lesser_cpu(session: nox.Session) -> None:
+    """Test as if the CPU had AVX2 alone: the C++ tests, also without vectors, and what has a form per instruction set;
+    `nox -s lesser_cpu -- tests/torch` other tests."""
+    _prepare_development(session)
+    if not session.posargs:
+        for variables in (NO_VECTORS, AVX2_ALONE):
+            _build_and_run(session, "release", variables=variables)
+    _run(session, "-m", "pytest", *(session.posargs or INSTRUCTION_SET_TESTS), variables=AVX2_ALONE)
 
 
 @nox.session(default=False)

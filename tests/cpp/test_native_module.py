@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -32,6 +33,17 @@ def test_every_public_name_can_be_imported() -> None:
         assert getattr(pocketllm_cpp, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'Tensor'"):
         _ = pocketllm_cpp.Tensor
+
+
+@pytest.mark.parametrize("name, taken", [("scalar", ("scalar",)), ("avx2", ("avx2", "scalar", "neon"))])
+def test_the_environment_can_lower_the_instruction_set(name: str, taken: tuple[str, ...]) -> None:
+    """A set that the processor lacks changes nothing; AVX-512 never answers for a lesser one."""
+    program = "from pocketllm_cpp import _native; print(_native.instruction_set())"
+    environment = {**os.environ, "POCKET_INSTRUCTION_SET": name}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() in taken
 
 
 def test_importing_the_package_loads_nothing_native() -> None:

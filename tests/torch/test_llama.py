@@ -340,8 +340,8 @@ def test_storage_forms_keep_smollm2s_distribution(smollm2_path: Path, repository
         other = distribution(precision)
         divergence = float((reference.exp() * (reference - other)).sum(-1).mean())
         agreement = float((reference.argmax(-1) == other.argmax(-1)).float().mean())
-        assert divergence < most, (precision.name, precision.long_name, divergence)
-        assert agreement > 0.95, (precision.name, precision.long_name, agreement)
+        assert divergence < most, (precision.linear_name, divergence)
+        assert agreement > 0.95, (precision.linear_name, agreement)
 
 
 def test_smollm2_goldens(smollm2_path: Path) -> None:

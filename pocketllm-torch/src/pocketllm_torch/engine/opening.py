@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint, Tokenizer
     from pocketllm.engine_args import EngineArgs
     from pocketllm.hookspecs import LoadReport
+
+_logger = logging.getLogger(__name__)
 
 _DEFAULT_CHUNK_TOKENS = {"cpu": 512, "cuda": 2048}
 _DEFAULT_BATCH_SIZE = {"cpu": 16, "cuda": 64}
@@ -129,6 +132,7 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
             "device": str(device),
             "dtype": precision.name,
             "prefill_dtype": precision.long_name or precision.name,
+            "linear": precision.linear_name,
             "activation_dtype": str(precision.compute_dtype).removeprefix("torch."),
             "num_threads": num_threads,
             "kv_cache_bytes": num_blocks * block_bytes,
@@ -161,6 +165,7 @@ def _load(
             options.prefill_dtype, checkpoint.num_parameters, deterministic=options.deterministic
         )
     precision = choose_precision(args.dtype, device, long_chunks)
+    _say_what_is_missing(args, options, precision)
     try:
         return precision, load_model(checkpoint, precision, max_model_len, report)
     except UnsupportedFeatureError:
@@ -169,6 +174,21 @@ def _load(
             raise
         precision = choose_precision("float32", device)
         return precision, load_model(checkpoint, precision, max_model_len, report)
+
+
+def _say_what_is_missing(args: EngineArgs, options: TorchOptions, precision: Precision) -> None:
+    """Log each option whose dtype is computed in without the packed form that makes it fast."""
+    for option, value, form in (
+        ("dtype", args.dtype, precision.linear_form),
+        ("prefill_dtype", options.prefill_dtype, precision.long_form),
+    ):
+        if value not in (None, "auto") and form is not None and form.missing is not None:
+            _logger.warning(
+                "%s = %r is slow on this machine, which has no packed form of it (%s); 'auto' takes what is fast here",
+                option,
+                value,
+                form.missing,
+            )
 
 
 def load_model(checkpoint: Checkpoint, precision: Precision, max_model_len: int, report: LoadReport) -> Model:

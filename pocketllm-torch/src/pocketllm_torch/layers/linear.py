@@ -45,6 +45,18 @@ class PackedHalfLinear:
         return y if self._bias is None else y.add_(self._bias)
 
 
+class WidenedHalfLinear:
+    """float16 weight, widened to float32 in every call: as :class:`PackedHalfLinear`, where FBGEMM is missing."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.out_features = weight.shape[0]
+        self._weight = weight.half()
+        self._bias = None if bias is None else bias.float()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self._weight.float(), self._bias)
+
+
 class PackedBFloat16Linear:
     """bfloat16 weight in oneDNN's blocked layout, so that it is not reordered in every call."""
 
@@ -82,13 +94,3 @@ class RoundedLinear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self._inner(x.bfloat16()).float()
-
-
-def can_pack_half() -> bool:
-    """True when this build of torch and this CPU can run :class:`PackedHalfLinear`."""
-    return "fbgemm" in torch.backends.quantized.supported_engines
-
-
-def can_pack_bfloat16() -> bool:
-    """True when this build of torch and this CPU can run :class:`PackedBFloat16Linear`."""
-    return bool(torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -12,7 +12,8 @@ import time
 
 import torch
 
-from pocketllm_torch.layers.linear import DenseLinear, Linear, PackedBFloat16Linear, can_pack_bfloat16
+from pocketllm_torch.layers.linear import DenseLinear, Linear
+from pocketllm_torch.layers.linear_forms import bfloat16_form, missing_packed_bfloat16
 
 _MEMORY_SHARE = 0.125
 # CPUs with bfloat16 units are two to eight times faster in it, others slower: nothing lies near this.
@@ -33,7 +34,7 @@ def choose_long_chunks(option: str, num_parameters: int, *, deterministic: bool)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if deterministic or num_parameters * 2 > memory * _MEMORY_SHARE:
         return "float16"
-    if can_pack_bfloat16() and bfloat16_speedup() > _WORTHWHILE_SPEEDUP:
+    if missing_packed_bfloat16() is None and bfloat16_speedup() > _WORTHWHILE_SPEEDUP:
         return "bfloat16"
     return "float32" if num_parameters * 4 <= memory * _MEMORY_SHARE else "float16"
 
@@ -42,7 +43,7 @@ def bfloat16_speedup() -> float:
     """How many times faster a large bfloat16 product is than a float32 one here; takes some 50 ms."""
     x = torch.ones((_ROWS, _WIDTH))
     weight = torch.ones((_WIDTH, _WIDTH))
-    return _best_time(DenseLinear(weight, None), x) / _best_time(PackedBFloat16Linear(weight, None), x.bfloat16())
+    return _best_time(DenseLinear(weight, None), x) / _best_time(bfloat16_form().make(weight, None), x.bfloat16())
 
 
 def _best_time(layer: Linear, x: torch.Tensor) -> float:

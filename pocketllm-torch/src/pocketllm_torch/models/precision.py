@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
-from pocketllm_torch.layers.linear import (
-    DenseLinear,
-    Linear,
-    PackedBFloat16Linear,
-    PackedHalfLinear,
-    RoundedLinear,
-    TwoFormLinear,
-    can_pack_bfloat16,
-    can_pack_half,
+from pocketllm_torch.layers.linear import Linear, TwoFormLinear
+from pocketllm_torch.layers.linear_forms import (
+    LinearForm,
+    bfloat16_form,
+    dense_form,
+    dtype_name,
+    half_form,
+    rounded_form,
 )
 
 DTYPE_NAMES = {
@@ -32,10 +30,6 @@ DTYPE_NAMES = {
 }
 
 
-LinearForm = Callable[[torch.Tensor, torch.Tensor | None], Linear]
-"""Makes a layer from a weight [out, in] in any dtype and a bias [out] in the compute dtype."""
-
-
 @dataclass(frozen=True)
 class Precision:
     """Storage forms for matrices, and the dtype of activations, vectors and the cache."""
@@ -49,6 +43,14 @@ class Precision:
     """A second copy of each matrix for long chunks, where one pays."""
     long_name: str | None = None
 
+    @property
+    def linear_name(self) -> str:
+        """The storage forms in words, with the reason where a faster one is missing."""
+        forms = (self.linear_form,) if self.long_form is None else (self.linear_form, self.long_form)
+        return "; long chunks: ".join(
+            form.name if form.missing is None else f"{form.name} ({form.missing})" for form in forms
+        )
+
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None, *, long_chunks: bool = True) -> Linear:
         """A layer of ``weight`` [out, in] and ``bias`` [out] in the storage form.
 
@@ -57,10 +59,10 @@ class Precision:
         """
         self._check_range(weight)
         bias = None if bias is None else self.vector(bias)
-        layer = self.linear_form(weight, bias)
+        layer = self.linear_form.make(weight, bias)
         if self.long_form is None or not long_chunks:
             return layer
-        return TwoFormLinear(layer, self.long_form(weight, bias))
+        return TwoFormLinear(layer, self.long_form.make(weight, bias))
 
     def table(self, weight: torch.Tensor) -> torch.Tensor:
         """An embedding table; rows are widened to the compute dtype after the look-up."""
@@ -83,8 +85,9 @@ class Precision:
 def choose_precision(name: str | None, device: torch.device, long_chunks: str = "float16") -> Precision:
     """The precision for a ``dtype`` argument; None and "auto" give the default of the device.
 
-    On a CPU "auto" is float16 weights with float32 activations and arithmetic, or float32 where the CPU cannot do that;
-    on CUDA it is bfloat16.
+    On a CPU "auto" is float16 weights with float32 activations and arithmetic, or float32 where the packed form of that
+    is missing; on CUDA it is bfloat16. A dtype that is asked for by name is computed in on every machine: where its
+    packed form is missing, by the plain product, which :attr:`LinearForm.missing` explains.
 
     Args:
         long_chunks: with float16 on a CPU, the dtype in which chunks of many tokens are multiplied: "float16" (no
@@ -92,7 +95,6 @@ def choose_precision(name: str | None, device: torch.device, long_chunks: str = 
 
     Raises:
         ConfigurationError: an unknown name.
-        UnsupportedFeatureError: this machine cannot compute so.
     """
     wanted = DTYPE_NAMES.get((name or "auto").lower())
     if wanted is None:
@@ -100,34 +102,24 @@ def choose_precision(name: str | None, device: torch.device, long_chunks: str = 
             f"dtype = {name!r} is not known; give one of {', '.join(sorted(set(DTYPE_NAMES.values())))}.", param="dtype"
         )
     if device.type != "cpu":
-        dtype = torch.bfloat16 if wanted == "auto" else getattr(torch, wanted)
-        return _dense(device, dtype)
-    if wanted == "auto":
-        wanted = "float16" if can_pack_half() else "float32"
-    if wanted == "float16":
-        return _packed_half(device, long_chunks)
-    if wanted == "bfloat16" and can_pack_bfloat16():
-        return Precision("bfloat16", device, torch.bfloat16, torch.bfloat16, PackedBFloat16Linear)
-    return _dense(device, getattr(torch, wanted))
-
-
-def _packed_half(device: torch.device, long_chunks: str) -> Precision:
-    if not can_pack_half():
-        raise UnsupportedFeatureError(
-            "dtype = 'float16' on a CPU needs a torch build with FBGEMM: use 'float32' or 'bfloat16'.", param="dtype"
-        )
-    long_forms: dict[str, LinearForm | None] = {
-        "float16": None,
-        "float32": lambda weight, bias: DenseLinear(weight.float(), bias),
-        "bfloat16": lambda weight, bias: RoundedLinear(PackedBFloat16Linear(weight, bias)),
-    }
+        return _dense(device, torch.bfloat16 if wanted == "auto" else getattr(torch, wanted))
+    if wanted == "bfloat16":
+        return Precision("bfloat16", device, torch.bfloat16, torch.bfloat16, bfloat16_form())
+    if wanted == "float32":
+        return _dense(device, torch.float32)
+    half = half_form()
+    if wanted == "auto" and half.missing is not None:
+        return _dense(device, torch.float32, half.missing)
     return Precision(
-        "float16", device, torch.float16, torch.float32, PackedHalfLinear, long_forms[long_chunks], long_chunks
+        "float16", device, torch.float16, torch.float32, half, _long_form(long_chunks, device), long_chunks
     )
 
 
-def _dense(device: torch.device, dtype: torch.dtype) -> Precision:
-    def linear(weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        return DenseLinear(weight.to(device=device, dtype=dtype), bias)
+def _long_form(dtype: str, device: torch.device) -> LinearForm | None:
+    if dtype == "float16":
+        return None
+    return rounded_form() if dtype == "bfloat16" else dense_form(torch.float32, device)
 
-    return Precision(str(dtype).removeprefix("torch."), device, dtype, dtype, linear)
+
+def _dense(device: torch.device, dtype: torch.dtype, missing: str | None = None) -> Precision:
+    return Precision(dtype_name(dtype), device, dtype, dtype, dense_form(dtype, device, missing))
