@@ -1,6 +1,7 @@
-"""Who may import whom, read from the source of every module.
+"""Who may import whom, read from the source of every module and every C++ file.
 
-Core imports no runtime and no backend; backends and the server know core alone; nothing imports the server.
+Core imports no runtime and no backend; backends and the server know core alone; nothing imports the server. In C++ no
+include runs upwards, and the bindings alone know Python.
 """
 
 from __future__ import annotations
@@ -22,6 +23,16 @@ OURS = frozenset(DISTRIBUTIONS.values())
 RUNTIMES = frozenset({"torch", "numpy", "triton", "transformers", "safetensors"})
 # These cost tens of milliseconds each, which `import pocketllm` and `pocketllm --help` do not have.
 HEAVY = frozenset({"jinja2", "llguidance", "tokenizers", "rich"})
+
+# Folder of csrc/ -> the folders it may include besides itself.
+NATIVE_LAYERS = {
+    "core": set[str](),
+    "kernels": {"core"},
+    "models": {"core", "kernels"},
+    "structured": {"core"},
+    "engine": {"core", "kernels", "models", "structured"},
+    "bindings": {"core", "kernels", "models", "structured", "engine", "nanobind"},
+}
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[ast.stmt, str]]:
@@ -97,3 +108,16 @@ def test_every_import_is_a_declared_dependency(repository: Path, folder: str) ->
 def test_every_source_folder_is_typed(repository: Path) -> None:
     for folder, package in DISTRIBUTIONS.items():
         assert (repository / folder / "src" / package / "py.typed").read_bytes() == b""
+
+
+def test_no_native_folder_includes_one_above_it(repository: Path) -> None:
+    sources = [path for path in (repository / "pocketllm-cpp/csrc").rglob("*") if path.suffix in (".h", ".cpp")]
+    assert {path.relative_to(repository / "pocketllm-cpp/csrc").parts[0] for path in sources} == set(NATIVE_LAYERS)
+    reached = []
+    for path in sources:
+        place = path.relative_to(repository / "pocketllm-cpp/csrc")
+        folder = place.parts[0]
+        for included in re.findall(r'^\s*#include\s+["<](\w+)/', path.read_text(encoding="utf-8"), re.MULTILINE):
+            if included not in {folder, "sys", *NATIVE_LAYERS[folder]}:
+                reached.append(f"{place} includes {included}/")
+    assert reached == []

@@ -4,10 +4,11 @@
 
 #include <utility>
 
-#include "bindings/after_text.h"
-#include "bindings/grammar.h"
 #include "bindings/init.h"
 #include "core/error.h"
+#include "structured/after_text.h"
+#include "structured/grammar.h"
+#include "structured/grammar_matcher.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -88,15 +89,15 @@ std::shared_ptr<Grammar> make_grammar(std::shared_ptr<GrammarVocabulary> vocabul
 
 nb::tuple matcher_pointers(std::shared_ptr<Grammar> grammar, std::vector<std::int32_t> stop_ids,
                            std::shared_ptr<TagTokens> after, bool is_begun, std::int32_t opening_token) {
-  Matcher matcher;
+  MatcherPointers matcher;
   {
     nb::gil_scoped_release release;
-    std::unique_ptr<ConstraintMatcher> made = std::make_unique<GrammarMatcher>(std::move(grammar), stop_ids);
+    std::unique_ptr<Matcher> made = std::make_unique<GrammarMatcher>(std::move(grammar), stop_ids);
     if (after != nullptr) {
       const Opening opening{is_begun, opening_token};
       made = std::make_unique<AfterTextMatcher>(std::move(made), std::move(after), opening, std::move(stop_ids));
     }
-    matcher = as_functions(std::move(made));
+    matcher = as_pointers(std::move(made));
   }
   return nb::make_tuple(reinterpret_cast<std::uintptr_t>(matcher.functions),
                         reinterpret_cast<std::uintptr_t>(matcher.object));
@@ -109,13 +110,14 @@ void init_grammar(nb::module_& module) {
       .def(nb::new_(&make_vocabulary), "functions"_a, "tokens"_a, "end_token"_a);
   nb::class_<TagTokens>(module, "TagTokens", "What a vocabulary has to do with the tag that ends the reasoning.")
       .def(nb::new_(&make_tag_tokens), "tokens"_a, "tag"_a);
-  nb::class_<Grammar>(module, "Grammar", "One compiled constraint; see csrc/bindings/grammar.h.")
+  nb::class_<Grammar>(module, "Grammar", "One compiled constraint; see csrc/structured/grammar.h.")
       .def(nb::new_(&make_grammar), "vocabulary"_a, "text"_a, "limits"_a)
       .def("matcher_pointers", &matcher_pointers, "stop_ids"_a, "after"_a = nb::none(), "is_begun"_a = true,
            "opening_token"_a = -1,
            nb::sig("def matcher_pointers(self, stop_ids: collections.abc.Sequence[int], after: TagTokens | None = None, "
                    "is_begun: bool = True, opening_token: int = -1) -> tuple[int, int]"),
-           "A matcher at the start, as its table of functions and its object; whoever takes them releases it.");
+           "A matcher at the start of the text, as the addresses of its table of functions and of its object. The caller "
+           "calls the table's release once; Engine.submit takes that over. Needs no interpreter's lock afterwards.");
 }
 
 }  // namespace pocket

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/request.h"
+#include "structured/matcher_functions.h"
 
 namespace pocket {
 
@@ -12,7 +12,7 @@ namespace pocket {
 class OwnedMatcher {
  public:
   OwnedMatcher() = default;
-  explicit OwnedMatcher(const Matcher& matcher) noexcept : matcher_(matcher) {}
+  explicit OwnedMatcher(const MatcherPointers& matcher) noexcept : matcher_(matcher) {}
   OwnedMatcher(OwnedMatcher&& other) noexcept : matcher_(std::exchange(other.matcher_, {})) {}
   OwnedMatcher& operator=(OwnedMatcher&& other) noexcept {
     std::swap(matcher_, other.matcher_);
@@ -36,7 +36,7 @@ class OwnedMatcher {
   }
 
  private:
-  Matcher matcher_;
+  MatcherPointers matcher_;
 };
 
 }  // namespace pocket

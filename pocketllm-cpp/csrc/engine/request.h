@@ -6,24 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "structured/matcher_functions.h"
+
 namespace pocket {
-
-// A structured-output matcher as core hands it over: plain C functions, so that no interpreter lock is needed.
-// All functions get `object`; those that can fail return 0 on success, and `error` then says why not.
-struct MatcherFunctions {
-  // Writes `num_words` 32-bit words: bit i of word w is 1 when token 32 w + i may come next.
-  int (*fill_mask)(void* object, std::uint32_t* words, std::int64_t num_words) = nullptr;
-  int (*accept)(void* object, std::int32_t token) = nullptr;
-  int (*rollback)(void* object, std::int64_t num_tokens) = nullptr;
-  int (*is_done)(void* object) = nullptr;  // 1: nothing may follow but a stop id
-  const char* (*error)(void* object) = nullptr;
-  void (*release)(void* object) = nullptr;
-};
-
-struct Matcher {
-  const MatcherFunctions* functions = nullptr;
-  void* object = nullptr;
-};
 
 struct SamplingParams {
   float temperature = 0.0f;  // at most 1e-5: greedy
@@ -44,7 +29,7 @@ struct SamplingParams {
 struct Choice {
   std::uint64_t handle = 0;
   std::uint64_t seed = 0;
-  Matcher matcher;
+  MatcherPointers matcher;
 };
 
 // The choices share one prompt and one prefill.

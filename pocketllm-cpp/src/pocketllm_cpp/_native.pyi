@@ -290,11 +290,11 @@ class TagTokens:
     def __init__(self, tokens: list[bytes], tag: str) -> None: ...
 
 class Grammar:
-    """One compiled constraint; see csrc/bindings/grammar.h."""
+    """One compiled constraint; see csrc/structured/grammar.h."""
 
     def __init__(self, vocabulary: GrammarVocabulary, text: str, limits: dict[str, int]) -> None: ...
 
     def matcher_pointers(self, stop_ids: Sequence[int], after: TagTokens | None = None, is_begun: bool = True, opening_token: int = -1) -> tuple[int, int]:
         """
-        A matcher at the start, as its table of functions and its object; whoever takes them releases it.
+        A matcher at the start of the text, as the addresses of its table of functions and of its object. The caller calls the table's release once; Engine.submit takes that over. Needs no interpreter's lock afterwards.
         """

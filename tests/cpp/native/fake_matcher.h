@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/request.h"
+#include "structured/matcher_functions.h"
 
 struct FakeMatcher {
   std::vector<std::vector<std::int32_t>> allowed;  // per generated token; past the end fill_mask fails
@@ -14,7 +14,7 @@ struct FakeMatcher {
   std::atomic<int> num_released{0};
   std::vector<std::int32_t> accepted;
 
-  pocket::Matcher as_matcher() { return {functions(), this}; }
+  pocket::MatcherPointers as_matcher() { return {functions(), this}; }
 
   static const pocket::MatcherFunctions* functions() {
     static const pocket::MatcherFunctions table{

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "bindings/constraint_matcher.h"
+#include "structured/matcher.h"
 
 namespace pocket {
 
@@ -23,8 +23,8 @@ class TagTokens : public std::enable_shared_from_this<TagTokens> {
   std::int64_t vocab_size() const noexcept { return static_cast<std::int64_t>(tokens_.size()); }
   // Tokens of white space, ascending.
   const std::vector<std::int32_t>& blank() const noexcept { return blank_; }
-  // Where the first `num_written` bytes of the tag were written: the tokens that complete it and go on with more than
-  // white space, ascending.
+  // Where the first `num_written` bytes of the tag were written: the tokens that complete it and hold more than white
+  // space after it, ascending.
   const std::vector<std::int32_t>& past(std::size_t num_written) const { return past_[num_written]; }
 
  private:
@@ -38,14 +38,14 @@ class TagTokens : public std::enable_shared_from_this<TagTokens> {
 
 // How the reasoning begins.
 struct Opening {
-  bool is_begun = true;        // by the prompt; else the completion may begin it, or not
-  std::int32_t token = -1;     // what begins it; none in this vocabulary: it cannot be begun
+  bool is_begun = true;     // the prompt has begun it; otherwise the completion may begin it or leave it out
+  std::int32_t token = -1;  // what begins it; negative: this vocabulary has no such token, so it is left out
 };
 
 // Lets everything but stop ids pass until the tag, then follows `matcher`.
-class AfterTextMatcher : public ConstraintMatcher {
+class AfterTextMatcher : public Matcher {
  public:
-  AfterTextMatcher(std::unique_ptr<ConstraintMatcher> matcher, std::shared_ptr<const TagTokens> tokens, Opening opening,
+  AfterTextMatcher(std::unique_ptr<Matcher> matcher, std::shared_ptr<const TagTokens> tokens, Opening opening,
                    std::vector<std::int32_t> stop_ids);
 
   bool fill_mask(std::uint32_t* words, std::int64_t num_words) override;
@@ -63,7 +63,7 @@ class AfterTextMatcher : public ConstraintMatcher {
 
   void read(const std::string& piece);
 
-  std::unique_ptr<ConstraintMatcher> matcher_;
+  std::unique_ptr<Matcher> matcher_;
   std::shared_ptr<const TagTokens> tokens_;
   std::int32_t opening_token_;
   std::vector<std::int32_t> stop_ids_;

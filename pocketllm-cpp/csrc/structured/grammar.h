@@ -1,5 +1,5 @@
-// Grammars followed without the interpreter's lock. The rules are those of pocketllm.structured.Matcher, which is the
-// reference; a test compares the two, mask for mask.
+// Constraints as the grammar library compiles them. Python objects and matchers share these classes by a count of their
+// own: the engine's thread, which has no interpreter's lock, may be the last to let go of one.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "bindings/constraint_matcher.h"
-#include "bindings/grammar_library.h"
+#include "structured/grammar_library.h"
 
 namespace pocket {
-
-// What the engine's thread lets go of must need no interpreter: owners in Python share these by their own count.
 
 // A vocabulary as the grammar library indexes it. Immutable; any thread.
 class GrammarVocabulary : public std::enable_shared_from_this<GrammarVocabulary> {
@@ -56,35 +53,6 @@ class Grammar : public std::enable_shared_from_this<Grammar> {
   LlgParserLimits limits_;
   mutable std::mutex mutex_;  // the library does not say that a matcher may be cloned by two threads
   LibraryMatcher template_;
-};
-
-// Follows one sequence under one grammar; see Matcher in pocketllm/structured/matcher.py. One thread at a time.
-class GrammarMatcher : public ConstraintMatcher {
- public:
-  GrammarMatcher(std::shared_ptr<const Grammar> grammar, std::vector<std::int32_t> stop_ids);
-
-  // A mask that allows nothing is an error, unless the text is complete and no stop id exists.
-  bool fill_mask(std::uint32_t* words, std::int64_t num_words) override;
-  bool accept(std::int32_t token) override;
-  bool rollback(std::int64_t num_tokens) override;
-  bool is_done() override;
-
- private:
-  // The text so far satisfies the constraint.
-  bool allows_end();
-  bool compute(std::uint32_t* words);
-  void start_again();
-  bool consume(std::int32_t token);
-  bool is_stop_id(std::int32_t token) const noexcept;
-  bool is_stuck() { return library().is_stopped(matcher_.get()) && !library().is_error(matcher_.get()); }
-  const GrammarLibrary& library() const noexcept { return grammar_->vocabulary().library(); }
-
-  std::shared_ptr<const Grammar> grammar_;
-  std::vector<std::int32_t> stop_ids_;
-  LibraryMatcher matcher_;
-  std::vector<std::uint32_t> tokens_;  // what the library consumed: the accepted ones but the stop id
-  std::vector<std::uint32_t> row_;
-  bool stopped_ = false;
 };
 
 }  // namespace pocket

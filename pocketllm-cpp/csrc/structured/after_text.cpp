@@ -1,4 +1,4 @@
-#include "bindings/after_text.h"
+#include "structured/after_text.h"
 
 #include <algorithm>
 #include <string_view>
@@ -37,7 +37,7 @@ bool TagTokens::goes_past(const std::string& text) const {
   return place != std::string::npos && !is_layout(std::string_view(text).substr(place + tag_.size()));
 }
 
-AfterTextMatcher::AfterTextMatcher(std::unique_ptr<ConstraintMatcher> matcher, std::shared_ptr<const TagTokens> tokens,
+AfterTextMatcher::AfterTextMatcher(std::unique_ptr<Matcher> matcher, std::shared_ptr<const TagTokens> tokens,
                                    Opening opening, std::vector<std::int32_t> stop_ids)
     : matcher_(std::move(matcher)),
       tokens_(std::move(tokens)),
