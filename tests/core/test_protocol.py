@@ -178,6 +178,15 @@ class TestSampling:
         assert chat_request({"messages": USER}).request_id.startswith("req-")
         ids = [request.request_id for request in completion_request({"prompt": ["a", "b"], "request_id": "mine"})]
         assert ids == ["mine", "mine#1"]
+
+    def test_prompts_of_one_call_share_its_id(self) -> None:
+        named = completion_request({"prompt": ["a", "b"], "request_id": "mine", "call_id": "theirs"})
+        assert [request.call_id for request in named] == ["mine", "mine"]
+        first, second = completion_request({"prompt": ["a", "b"]})
+        assert first.call_id == second.call_id == first.request_id
+        assert chat_request({"messages": USER, "request_id": "mine"}).call_id is None
+
+    def test_a_bad_request_id_is_refused(self) -> None:
         for bad in ("", "a\nb", "x" * 300, 5):
             with pytest.raises(ConfigurationError):
                 chat_request({"messages": USER, "request_id": bad})

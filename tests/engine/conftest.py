@@ -1,4 +1,4 @@
-"""A slot over an engine whose every event the test posts itself."""
+"""A host over an engine whose every event the test posts itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pocketllm.testing.toy_checkpoint import write_toy_checkpoint
-from tests.engine.manual_engine import ManualBackend, Slot
+from tests.engine.manual_engine import DrivenHost, ManualBackend
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +23,6 @@ def backend() -> ManualBackend:
 
 
 @pytest.fixture
-def slot(toy_path: Path, backend: ManualBackend) -> Iterator[Slot]:
-    with Slot(toy_path, backend) as slot:
-        yield slot
+def driven(toy_path: Path, backend: ManualBackend) -> Iterator[DrivenHost]:
+    with DrivenHost(toy_path, backend) as driven:
+        yield driven

@@ -1,4 +1,4 @@
-"""A backend under the test's control, and a slot that is driven by hand."""
+"""A backend under the test's control, and a host that is driven by hand."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class ManualBackend:
 FAST_LIMITS = HostLimits(restart_delay_s=0.01, cancel_grace_s=0.2, heartbeat_s=0.1)
 
 
-class Slot:
+class DrivenHost:
     """A host without a driver: the test says when events are drained."""
 
     def __init__(
@@ -212,8 +212,8 @@ class Slot:
 class Reader:
     """A subscriber that reads when the test says so."""
 
-    def __init__(self, slot: Slot, record: RequestRecord) -> None:
-        self.slot = slot
+    def __init__(self, driven: DrivenHost, record: RequestRecord) -> None:
+        self.driven = driven
         self.record = record
         self.num_wakes = 0
         self.subscription = record.subscribe(self._wake)
@@ -231,5 +231,5 @@ class Reader:
 
     def take(self) -> list[TokenEvent]:
         """Drain, then read what is new."""
-        self.slot.drain()
+        self.driven.drain()
         return self.subscription.take()

@@ -19,6 +19,7 @@ from pocketllm.errors import ConfigurationError, EngineError
 from pocketllm.host.engine_host import EngineHost
 from pocketllm.host.state import HostLimits, HostState
 from pocketllm.llm import LLM
+from pocketllm.plugins.registry import Registry
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import GenerationRequest, TokenEvent
 
@@ -38,7 +39,7 @@ def slow(toy_path: Path) -> Iterator[LLM]:
 
 
 def _child_pid(host: EngineHost) -> int:
-    opened = host._open
+    opened = host._life.engine
     assert opened is not None
     pid: int = opened.hooks.engine.process.pid  # type: ignore[attr-defined]  # a ChildEngine
     return pid
@@ -156,7 +157,7 @@ if __name__ == "__main__":
                          backend_options={"script": "word " * 400, "delay_s": float(sys.argv[2])}))
     stream = llm.generate_stream("x")
     next(stream)
-    print(llm.host._open.hooks.engine.process.pid, flush=True)
+    print(llm.host._life.engine.hooks.engine.process.pid, flush=True)
     time.sleep(60)
 """
 
@@ -175,9 +176,10 @@ def test_no_child_outlives_a_killed_parent(toy_path: Path, tmp_path: Path, delay
 
 def test_the_environment_of_the_child_sees_the_same_plugins(toy_path: Path) -> None:
     """The host's list of plugins travels, so the child cannot pick another distribution of the same name."""
-    with LLM(_args(toy_path)) as llm:
+    registry = Registry()
+    with LLM(_args(toy_path), registry=registry) as llm:
         assert llm.capabilities.name == "echo"
-        names = [plugin.name for plugin in llm.host._registry.plugins]
+        names = [plugin.name for plugin in registry.plugins]
         assert json.dumps(names).count('"echo"') == 1
 
 

@@ -21,7 +21,7 @@ from pocketllm.llm import LLM
 from pocketllm.plugins.registry import Registry
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Capabilities, EngineStats, GenerationResult, TokenEvent
-from tests.engine.manual_engine import ManualBackend, Slot
+from tests.engine.manual_engine import DrivenHost, ManualBackend
 from tests.engine.sample_extensions import Bracket, Cache, Clumsy, Observer, Refuser, Shorter, Shout, Stopper, echo_with
 
 Generate = Callable[..., list[GenerationResult]]
@@ -122,40 +122,40 @@ def test_a_stage_that_raises_leaves_the_other_streams_alone(toy_path: Path, back
                 self.done = True
                 call.add_text_stage(lambda index: Clumsy.Text("text stage"))
 
-    with Slot(toy_path, backend, extensions={"first": OnlyFirst()}) as slot:
-        bad, good = slot.submit(), slot.submit()
-        slot.engine.post(bad.handle, *slot.ids("x"))
-        slot.engine.post(good.handle, *slot.ids("y"))
+    with DrivenHost(toy_path, backend, extensions={"first": OnlyFirst()}) as driven:
+        bad, good = driven.submit(), driven.submit()
+        driven.engine.post(bad.handle, *driven.ids("x"))
+        driven.engine.post(good.handle, *driven.ids("y"))
         events = bad.take()
         assert events[-1].finish_reason == "error"
         assert "oops" in (events[-1].error or "")
-        assert (bad.handle, "plugin") in slot.engine.cancelled
+        assert (bad.handle, "plugin") in driven.engine.cancelled
         assert [event.text for event in good.take()] == ["y"]
         with pytest.raises(PluginError, match="'first'"):
             bad.record.result()
-        assert slot.host.num_active == 1
+        assert driven.host.num_active == 1
 
 
 def test_a_wrapper_that_raises_after_acceptance_leaves_nothing_running(toy_path: Path, backend: ManualBackend) -> None:
-    with Slot(toy_path, backend, extensions={"clumsy": Clumsy("after")}) as slot:
+    with DrivenHost(toy_path, backend, extensions={"clumsy": Clumsy("after")}) as driven:
         with pytest.raises(PluginError, match="'clumsy' raised in pocketllm_generate"):
-            slot.submit()
-        assert slot.host.num_active == 0
-        (request,) = slot.engine.requests
-        assert slot.engine.cancelled == [(request.choices[0].handle, "plugin")]
-        slot.engine.post(request.choices[0].handle, 5)
-        slot.drain()
+            driven.submit()
+        assert driven.host.num_active == 0
+        (request,) = driven.engine.requests
+        assert driven.engine.cancelled == [(request.choices[0].handle, "plugin")]
+        driven.engine.post(request.choices[0].handle, 5)
+        driven.drain()
 
 
 def test_a_token_stage_may_stop_the_choice(toy_path: Path, backend: ManualBackend) -> None:
-    with Slot(toy_path, backend, extensions={"stopper": Stopper()}) as slot:
-        reader = slot.submit()
-        slot.engine.post(reader.handle, *slot.ids("ab"))
+    with DrivenHost(toy_path, backend, extensions={"stopper": Stopper()}) as driven:
+        reader = driven.submit()
+        driven.engine.post(reader.handle, *driven.ids("ab"))
         (event,) = reader.take()
         # At the token it asked at, however many arrived together.
         assert (event.text, event.finish_reason) == ("a", "stop")
         assert reader.record.usage.completion_tokens == 1
-        assert slot.engine.cancelled
+        assert driven.engine.cancelled
 
 
 def test_changes_after_the_gate_are_refused(toy_path: Path, backend: ManualBackend) -> None:
@@ -166,9 +166,9 @@ def test_changes_after_the_gate_are_refused(toy_path: Path, backend: ManualBacke
             call.add_text_stage(lambda index: Shout.Stage())
             return accepted
 
-    with Slot(toy_path, backend, extensions={"late": Late()}) as slot:
+    with DrivenHost(toy_path, backend, extensions={"late": Late()}) as driven:
         with pytest.raises(PluginError, match="before the wrapper yields"):
-            slot.submit()
+            driven.submit()
 
 
 def test_a_replaced_request_keeps_its_identity() -> None:
@@ -189,9 +189,9 @@ class TestOtherHooks:
             def pocketllm_capabilities(self) -> Generator[None, Capabilities, Capabilities]:
                 return msgspec.structs.replace((yield), supports_logprobs=False)
 
-        with Slot(toy_path, backend, extensions={"narrow": Narrow()}) as slot:
+        with DrivenHost(toy_path, backend, extensions={"narrow": Narrow()}) as driven:
             with pytest.raises(UnsupportedFeatureError):
-                slot.submit(logprobs=True)
+                driven.submit(logprobs=True)
 
     def test_capabilities_may_not_be_widened(self, toy_path: Path, backend: ManualBackend) -> None:
         class Wide:
@@ -199,10 +199,10 @@ class TestOtherHooks:
             def pocketllm_capabilities(self) -> Generator[None, Capabilities, Capabilities]:
                 return msgspec.structs.replace((yield), supports_penalties=True)
 
-        with Slot(toy_path, backend, extensions={"wide": Wide()}, wait=False) as slot:
+        with DrivenHost(toy_path, backend, extensions={"wide": Wide()}, wait=False) as driven:
             with pytest.raises(PluginError, match="supports_penalties"):
-                slot.host.wait_ready(20)
-            assert slot.engine.closed
+                driven.host.wait_ready(20)
+            assert driven.engine.closed
 
     def test_raising_in_capabilities_fails_the_load_by_name(self, toy_path: Path, backend: ManualBackend) -> None:
         class Raising:
@@ -211,9 +211,9 @@ class TestOtherHooks:
                 yield
                 raise ValueError("oops")
 
-        with Slot(toy_path, backend, extensions={"raising": Raising()}, wait=False) as slot:
+        with DrivenHost(toy_path, backend, extensions={"raising": Raising()}, wait=False) as driven:
             with pytest.raises(PluginError, match="'raising' raised in pocketllm_capabilities"):
-                slot.host.wait_ready(20)
+                driven.host.wait_ready(20)
 
     def test_raising_in_cancel_stats_and_close_does_not_keep_the_call_from_the_engine(
         self, toy_path: Path, backend: ManualBackend, caplog: pytest.LogCaptureFixture
@@ -231,13 +231,13 @@ class TestOtherHooks:
             def pocketllm_close(self, deadline_s: float) -> None:
                 raise ValueError("oops")
 
-        with Slot(toy_path, backend, extensions={"raising": Raising()}) as slot:
-            reader = slot.submit()
-            assert slot.host.cancel(reader.record.request_id)
+        with DrivenHost(toy_path, backend, extensions={"raising": Raising()}) as driven:
+            reader = driven.submit()
+            assert driven.host.cancel(reader.record.request_id)
             assert reader.take()[-1].finish_reason == "cancelled"
             with pytest.raises(PluginError, match="'raising' raised in pocketllm_stats"):
-                slot.host.stats()
-        assert slot.engine.closed
+                driven.host.stats()
+        assert driven.engine.closed
         assert caplog.text.count("'raising' raised in") == 2
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from pocketllm.errors import ContextLengthError, UnsupportedFeatureError
 from pocketllm.protocol import completion_request
-from tests.engine.manual_engine import FULL, ManualBackend, Slot
+from tests.engine.manual_engine import FULL, DrivenHost, ManualBackend
 
 CAPABLE = msgspec.structs.replace(FULL, supports_suffix=True)
 BODY = {"prompt": "def f(", "suffix": "return x"}
@@ -40,29 +40,29 @@ def _with_tokens(toy_path: Path, folder: Path, surfaces: tuple[str, str, str]) -
     ],
 )
 def test_prefix_suffix_middle(toy_path: Path, tmp_path: Path, surfaces: tuple[str, str, str]) -> None:
-    with Slot(_with_tokens(toy_path, tmp_path, surfaces), ManualBackend(CAPABLE)) as slot:
-        assert slot.host.capabilities.supports_suffix
-        (request,) = completion_request(BODY, slot.host.capabilities)
-        slot.submit_request(request)
-        tokenizer = slot.host.tokenizer
+    with DrivenHost(_with_tokens(toy_path, tmp_path, surfaces), ManualBackend(CAPABLE)) as driven:
+        assert driven.host.capabilities.supports_suffix
+        (request,) = completion_request(BODY, driven.host.capabilities)
+        driven.submit_request(request)
+        tokenizer = driven.host.tokenizer
         before, between, behind = (tokenizer.token_id(surface) for surface in surfaces)
-        expected = [before, *slot.ids("def f("), between, *slot.ids("return x"), behind]
-        assert list(slot.engine.requests[0].prompt_tokens) == expected
+        expected = [before, *driven.ids("def f("), between, *driven.ids("return x"), behind]
+        assert list(driven.engine.requests[0].prompt_tokens) == expected
         # Control tokens in a person's text are text.
-        (request,) = completion_request({"prompt": surfaces[2], "suffix": "x"}, slot.host.capabilities)
-        slot.submit_request(request)
-        assert slot.engine.requests[1].prompt_tokens.count(behind) == 1
-        (request,) = completion_request({"prompt": "a", "suffix": "x" * 1000}, slot.host.capabilities)
+        (request,) = completion_request({"prompt": surfaces[2], "suffix": "x"}, driven.host.capabilities)
+        driven.submit_request(request)
+        assert driven.engine.requests[1].prompt_tokens.count(behind) == 1
+        (request,) = completion_request({"prompt": "a", "suffix": "x" * 1000}, driven.host.capabilities)
         with pytest.raises(ContextLengthError):
-            slot.submit_request(request)
+            driven.submit_request(request)
 
 
 def test_a_checkpoint_without_the_tokens_refuses(toy_path: Path) -> None:
-    with Slot(toy_path, ManualBackend(CAPABLE)) as slot:
-        assert not slot.host.capabilities.supports_suffix
+    with DrivenHost(toy_path, ManualBackend(CAPABLE)) as driven:
+        assert not driven.host.capabilities.supports_suffix
         with pytest.raises(UnsupportedFeatureError) as caught:
-            completion_request(BODY, slot.host.capabilities)
+            completion_request(BODY, driven.host.capabilities)
         assert caught.value.param == "suffix"
-        (plain,) = completion_request({"prompt": "a", "suffix": ""}, slot.host.capabilities)
-        slot.submit_request(plain)
-        assert list(slot.engine.requests[0].prompt_tokens) == slot.ids("a")
+        (plain,) = completion_request({"prompt": "a", "suffix": ""}, driven.host.capabilities)
+        driven.submit_request(plain)
+        assert list(driven.engine.requests[0].prompt_tokens) == driven.ids("a")

@@ -18,7 +18,7 @@ from pocketllm.host.record import whole_calls
 from pocketllm.protocol import chat_call
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import TokenEvent
-from tests.engine.manual_engine import FULL, ManualBackend, Slot
+from tests.engine.manual_engine import FULL, DrivenHost, ManualBackend
 from tests.engine.test_tool_calls import ASK, CALL, TOOLS
 from tests.text import templates
 
@@ -34,24 +34,24 @@ ANSWERS = st.sampled_from(
 
 
 @pytest.fixture(scope="module")
-def slot(toy_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slot]:
+def driven(toy_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrivenHost]:
     folder = tmp_path_factory.mktemp("xml")
     shutil.copytree(toy_path, folder, dirs_exist_ok=True)
     (folder / "chat_template.jinja").write_text(templates.CHATML_XML)
-    with Slot(folder, ManualBackend(WIDE)) as slot:
-        yield slot
+    with DrivenHost(folder, ManualBackend(WIDE)) as driven:
+        yield driven
 
 
-def _run(slot: Slot, ids: list[int], cuts: list[int], reason: str, drain_each: bool) -> dict[str, Any]:
-    request = chat_call(ASK, SamplingParams(stop=("STOP",)), slot.host.capabilities, tools=TOOLS)
-    reader = slot.submit_request(request)
+def _run(driven: DrivenHost, ids: list[int], cuts: list[int], reason: str, drain_each: bool) -> dict[str, Any]:
+    request = chat_call(ASK, SamplingParams(stop=("STOP",)), driven.host.capabilities, tools=TOOLS)
+    reader = driven.submit_request(request)
     edges = sorted({0, len(ids), *(cut % (len(ids) + 1) for cut in cuts)})
     events: list[TokenEvent] = []
     for begin, end in itertools.pairwise(edges):
-        slot.engine.post(reader.handle, *ids[begin:end])
+        driven.engine.post(reader.handle, *ids[begin:end])
         if drain_each:
             events += reader.take()
-    slot.engine.finish(reader.handle, reason)
+    driven.engine.finish(reader.handle, reason)
     events += reader.take()
     choice = reader.record.result().choices[0]
     deltas = [delta for event in events for delta in event.metadata.get("tool_calls", [])]
@@ -71,9 +71,9 @@ def _run(slot: Slot, ids: list[int], cuts: list[int], reason: str, drain_each: b
 
 @settings(max_examples=60, deadline=None)
 @given(answer=ANSWERS, cuts=st.lists(st.integers(0, 400), max_size=8), reason=st.sampled_from(["stop", "length"]))
-def test_any_batching_gives_the_same_calls(slot: Slot, answer: str, cuts: list[int], reason: str) -> None:
-    ids = slot.ids(answer)
-    whole = _run(slot, ids, [], reason, drain_each=False)
-    assert whole == _run(slot, ids, cuts, reason, drain_each=True)
-    assert whole == _run(slot, ids, list(range(len(ids))), reason, drain_each=True)
+def test_any_batching_gives_the_same_calls(driven: DrivenHost, answer: str, cuts: list[int], reason: str) -> None:
+    ids = driven.ids(answer)
+    whole = _run(driven, ids, [], reason, drain_each=False)
+    assert whole == _run(driven, ids, cuts, reason, drain_each=True)
+    assert whole == _run(driven, ids, list(range(len(ids))), reason, drain_each=True)
     assert (whole["reason"] == "tool_calls") == bool(whole["calls"] and (reason == "stop" or "STOP" in answer))

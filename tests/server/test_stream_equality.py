@@ -18,7 +18,7 @@ from pocketllm.types import Capabilities, Finish, GenerationRequest, RowExtra, S
 from pocketllm_server.sse import DONE, ChatChunkWriter, ChunkForm, ChunkWriter, CompletionChunkWriter
 from pocketllm_server.wire.completion_logprobs import completion_logprobs
 from pocketllm_server.wire.responses import chat_choice, completion_choice
-from tests.engine.manual_engine import ManualBackend, Slot
+from tests.engine.manual_engine import DrivenHost, ManualBackend
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"city": "北京"}'}}
 CORPUS = (
@@ -39,10 +39,10 @@ CAPABILITIES = Capabilities(
 
 
 @pytest.fixture(scope="module")
-def slot(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slot]:
+def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DrivenHost]:
     path = write_toy_checkpoint(tmp_path_factory.mktemp("toy"))
-    with Slot(path, ManualBackend(CAPABILITIES)) as slot:
-        yield slot
+    with DrivenHost(path, ManualBackend(CAPABILITIES)) as driven:
+        yield driven
 
 
 def _frames(data: bytes) -> list[dict[str, Any]]:
@@ -99,15 +99,15 @@ def _plain(choice: Any, chat: bool) -> dict[str, Any]:
     finish=st.sampled_from(["stop", "length"]),
 )
 def test_a_stream_is_the_plain_answer(
-    slot: Slot, answer: str, cuts: list[int], looks: list[bool], chat: bool, wants_logprobs: bool, brings_call: bool,
-    stop: tuple[str, ...], finish: str,
+    driven: DrivenHost, answer: str, cuts: list[int], looks: list[bool], chat: bool, wants_logprobs: bool,
+    brings_call: bool, stop: tuple[str, ...], finish: str,
 ) -> None:  # fmt: skip
     params = SamplingParams(stop=stop, n=2, logprobs=wants_logprobs)
     metadata = {"messages": [{"role": "user", "content": "x"}]} if chat else {}
-    reader = slot.submit_request(GenerationRequest(prompt="x", sampling_params=params, metadata=metadata))
+    reader = driven.submit_request(GenerationRequest(prompt="x", sampling_params=params, metadata=metadata))
     kind = ChatChunkWriter if chat else CompletionChunkWriter
     writer: ChunkWriter = kind("id", 0, "m", form=ChunkForm(with_token_ids=True))
-    ids = slot.ids(answer)
+    ids = driven.ids(answer)
     edges = sorted({0, len(ids), *(cut % (len(ids) + 1) for cut in cuts)})
     data: dict[int, bytes] = {0: b"", 1: b""}
 
@@ -116,13 +116,13 @@ def test_a_stream_is_the_plain_answer(
             data[event.choice_index] += writer.chunk(event.choice_index, event)
 
     for number, (begin, end) in enumerate(itertools.pairwise(edges)):
-        slot.engine.events.post(_batch(reader.handles, ids[begin:end]))
+        driven.engine.events.post(_batch(reader.handles, ids[begin:end]))
         if looks[number % len(looks)]:
             look()
     if brings_call and chat:
-        slot.engine.events.post(_bringing(reader.handles))
+        driven.engine.events.post(_bringing(reader.handles))
         look()
-    slot.engine.events.post(StepBatch(finished=[Finish(handle=handle, reason=finish) for handle in reader.handles]))
+    driven.engine.events.post(StepBatch(finished=[Finish(handle=handle, reason=finish) for handle in reader.handles]))
     look()
     result = reader.record.result()
     if chat and answer.startswith("<think>\nweigh"):

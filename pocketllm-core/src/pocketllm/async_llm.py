@@ -106,7 +106,7 @@ class AsyncLLM:
 
     @property
     def host(self) -> EngineHost:
-        """The slot behind this front."""
+        """The home of the engine behind this front."""
         return self._host
 
     @property

@@ -65,7 +65,7 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=T
     placement: str = "auto"
     """Where the engine runs: "thread" (this process), "child", or "auto" (the front's choice)."""
     max_num_requests: int = 1024
-    """Active requests a slot admits, queued ones included; one more is refused."""
+    """Active requests that are admitted, queued ones included; one more is refused."""
 
     def __post_init__(self) -> None:
         self._normalise()

@@ -44,7 +44,7 @@ class LLM:
     Args:
         args: what to open: arguments, or a model's name or path; or give the fields of :class:`EngineArgs` as keywords.
         registry: which plugins to use; default: the installed ones.
-        limits: bounds of the slot.
+        limits: bounds of the host.
         on_progress: called with (stage, fraction) while loading, from the loading thread.
 
     Raises:
@@ -137,7 +137,7 @@ class LLM:
 
     @property
     def host(self) -> EngineHost:
-        """The slot behind this front."""
+        """The home of the engine behind this front."""
         return self._host
 
     def health(self) -> HealthStatus:

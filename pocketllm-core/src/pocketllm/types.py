@@ -84,12 +84,14 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     ``metadata`` carries what the prompt boundary needs (messages, tools, thinking mode) and extensions' own keys; see
     :mod:`pocketllm.protocol` for those that it writes. ``deadline_s`` is the time budget from acceptance; core enforces
     it by cancelling. Higher ``priority`` goes first. Prefixes cached under a ``cache_salt`` are shared within it alone.
+    Requests of one call of several prompts share a ``call_id``: cancelling that id cancels them all.
     """
 
     prompt: str | None = None
     prompt_tokens: tuple[int, ...] = ()
     sampling_params: SamplingParams = SamplingParams()
     request_id: str = msgspec.field(default_factory=new_request_id)
+    call_id: str | None = None
     metadata: dict[str, Any] = {}
     task: str = "generate"
     choices: tuple[Choice, ...] = ()
@@ -288,7 +290,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class HealthStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a slot for probes. ``status`` is the slot state in lower case."""
+    """State of an engine's host for probes. ``status`` is a :class:`~pocketllm.host.state.HostState`."""
 
     status: str
     backend: str | None = None

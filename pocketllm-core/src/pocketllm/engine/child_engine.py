@@ -207,7 +207,7 @@ class ChildEngine:
         poller.register(self._events_fd, select.POLLIN)
         while True:
             if aborted():
-                raise BackendUnavailableError("The slot was closed while its engine was loading.")
+                raise BackendUnavailableError("The engine was closed while it was loading.")
             if time.monotonic() > give_up_at:
                 raise EngineError(
                     f"Loading took more than {timeout_s:g} s: raise the load timeout or use a faster disk."

@@ -1,4 +1,4 @@
-"""Slots that nobody closed, closed before the interpreter ends."""
+"""Hosts that nobody closed, closed before the interpreter ends."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ DEADLINE_S = 10.0
 _open: weakref.WeakSet[_Closable] = weakref.WeakSet()
 
 
-def close_at_exit(slot: _Closable) -> None:
-    """Remember ``slot``. After the interpreter's end its threads stop where they are: a lock that one holds is never
+def close_at_exit(host: _Closable) -> None:
+    """Remember ``host``. After the interpreter's end its threads stop where they are: a lock that one holds is never
     given back, and one inside of an engine's native code takes the process down when it comes back."""
-    _open.add(slot)
+    _open.add(host)
 
 
 @atexit.register
 def _close_all() -> None:
-    for slot in list(_open):
-        slot.close(DEADLINE_S)
+    for host in list(_open):
+        host.close(DEADLINE_S)

@@ -77,6 +77,7 @@ class RequestRecord:
         self, request: GenerationRequest, lock: threading.RLock, on_abandoned: Callable[[RequestRecord], None]
     ) -> None:
         self.request = request
+        self.call_id = request.call_id
         self.num_prompt_tokens = len(request.prompt_tokens)
         self.num_cached_tokens = 0
         self.num_generated = [0] * len(request.choices)

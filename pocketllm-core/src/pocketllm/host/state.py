@@ -1,4 +1,4 @@
-"""States and bounds of a slot."""
+"""States and bounds of a host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class HostState(enum.StrEnum):
 
 
 class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of a slot, in seconds and counts."""
+    """Bounds of a host, in seconds and counts."""
 
     load_timeout_s: float = 3600.0
     hang_timeout_s: float = 60.0
@@ -27,6 +27,6 @@ class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: float = 2.0
     max_restarts: int = 3
     restart_window_s: float = 300.0
-    """More than ``max_restarts`` failures within this window leave the slot FAILED."""
+    """More than ``max_restarts`` failures within this window leave the host FAILED."""
     restart_delay_s: float = 0.5
     """Doubled with each failure in the window."""

@@ -10,7 +10,6 @@ from pocketllm.protocol.conversation import flatten_content, normalize_messages,
 from pocketllm.protocol.requests import (
     MAX_SALT_CHARS,
     MAX_TIMEOUT_S,
-    PART_MARK,
     Prompt,
     chat_call,
     chat_request,
@@ -20,6 +19,6 @@ from pocketllm.protocol.requests import (
 )
 
 __all__ = [
-    "MAX_SALT_CHARS", "MAX_TIMEOUT_S", "PART_MARK", "Prompt", "chat_call", "chat_request", "completion_request",
+    "MAX_SALT_CHARS", "MAX_TIMEOUT_S", "Prompt", "chat_call", "chat_request", "completion_request",
     "flatten_content", "normalize_messages", "normalize_tools", "prompt_requests", "split_prompts",
 ]  # fmt: skip

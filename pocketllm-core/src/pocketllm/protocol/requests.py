@@ -32,9 +32,6 @@ from pocketllm.types import Capabilities, GenerationRequest, new_request_id
 Prompt = str | Sequence[int]
 """Text, or token ids."""
 
-PART_MARK = "#"
-"""Joins a request id and the number of a further prompt of the same call: cancelling the id reaches them all."""
-
 EFFORTS = ("minimal", "low", "medium", "high", "max", "xhigh")
 THINKING_MODES = ("thinking", "chat")
 TOOL_CALL_STREAMING = ("certain", "eager")
@@ -111,9 +108,16 @@ def completion_request(body: Mapping[str, Any], capabilities: Capabilities | Non
     params = _sampling(sampling, capabilities)
     if metadata.get("echo") and params.logprobs:
         params = msgspec.structs.replace(params, prompt_logprobs=True)
+    call_id = body.get("request_id", new_request_id())
     return [
-        _request({**body, "request_id": part_id}, params, metadata=metadata, **_prompt_fields(prompt))
-        for part_id, prompt in _numbered(split_prompts(body["prompt"]), body.get("request_id"))
+        _request(
+            {**body, "request_id": _part_id(call_id, index)},
+            params,
+            call_id=call_id,
+            metadata=metadata,
+            **_prompt_fields(prompt),
+        )
+        for index, prompt in enumerate(split_prompts(body["prompt"]))
     ]
 
 
@@ -146,9 +150,10 @@ def prompt_requests(
 ) -> list[GenerationRequest]:
     """The requests of ``LLM.generate``, one per prompt in order."""
     params = _given_or_default(sampling_params)
+    call_id = new_request_id() if request_id is None else request_id
     return [
-        _request({"request_id": part_id}, params, **_prompt_fields(prompt))
-        for part_id, prompt in _numbered(split_prompts(prompts), request_id)
+        _request({"request_id": _part_id(call_id, index)}, params, call_id=call_id, **_prompt_fields(prompt))
+        for index, prompt in enumerate(split_prompts(prompts))
     ]
 
 
@@ -330,9 +335,9 @@ def _prompt_fields(prompt: Prompt) -> dict[str, Any]:
     return {"prompt": prompt} if isinstance(prompt, str) else {"prompt_tokens": tuple(prompt)}
 
 
-def _numbered(prompts: list[Prompt], request_id: object) -> list[tuple[object, Prompt]]:
-    first = request_id if request_id is not None else new_request_id()
-    return [(first if i == 0 else f"{first}{PART_MARK}{i}", prompt) for i, prompt in enumerate(prompts)]
+def _part_id(call_id: object, index: int) -> object:
+    """The request id of one prompt of a call: the first has the call's id, a further one a number behind it."""
+    return call_id if index == 0 else f"{call_id}#{index}"
 
 
 def _role_lines(messages: list[dict[str, Any]]) -> str:
