@@ -13,7 +13,7 @@ from pathlib import Path
 if __name__ == "__main__":  # started as a script: make the test packages importable
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.docs import field_table, operating_tables
+from tests.docs import field_table, operating_tables, reference
 from tests.docs.pages import REPOSITORY
 
 
@@ -53,6 +53,7 @@ PARTS: Sequence[Part] = (
     Part("operating.md", "bounds", operating_tables.bounds),
     Part("operating.md", "weight sizes", operating_tables.weight_sizes),
     Part("operating.md", "cache sizes", operating_tables.cache_sizes),
+    Part("reference.md", "reference", reference.page),
 )
 
 if __name__ == "__main__":
