@@ -118,15 +118,15 @@ def measure(contestants: list[Contestant], repeats: int) -> None:
                 if repeat >= 0:
                     contestant.figures.setdefault(column, []).append(speed)
         for contestant in contestants:
-            load_s, peak_bytes = load(contestant)
+            load_s, peak_bytes = load_figures(contestant.start)
             if repeat >= 0:
                 contestant.loads_s.append(load_s)
                 contestant.peaks_bytes.append(peak_bytes)
 
 
-def load(contestant: Contestant) -> tuple[float, int]:
+def load_figures(start: Callable[[], Worker]) -> tuple[float, int]:
     """Load seconds and peak resident bytes of a new process that does the same for every engine."""
-    worker, dice = contestant.start(), random.Random("load")
+    worker, dice = start(), random.Random("load")
     worker.call("prefill", tokens(dice, max(PREFILLS)))
     worker.call("decode", [tokens(dice, BATCH_PROMPT)], BATCH_PROMPT)
     peak_bytes = int(worker.call("peak_resident_bytes"))
