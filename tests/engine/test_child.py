@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pocketllm.engine.extensions import EngineHooks
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import ConfigurationError, EngineError
 from pocketllm.host.engine_host import EngineHost
@@ -21,7 +22,8 @@ from pocketllm.host.state import HostLimits, HostState
 from pocketllm.llm import LLM
 from pocketllm.plugins.registry import Registry
 from pocketllm.sampling_params import SamplingParams
-from pocketllm.types import GenerationRequest, TokenEvent
+from pocketllm.types import Command, GenerationRequest, TokenEvent
+from tests.engine import commanded_backend
 
 QUICK = HostLimits(restart_delay_s=0.01, heartbeat_s=0.2, hang_timeout_s=1.0)
 SLOW_SCRIPT = "word " * 400
@@ -38,10 +40,14 @@ def slow(toy_path: Path) -> Iterator[LLM]:
         yield llm
 
 
-def _child_pid(host: EngineHost) -> int:
+def _hooks(host: EngineHost) -> EngineHooks:
     opened = host._life.engine
     assert opened is not None
-    pid: int = opened.hooks.engine.process.pid  # type: ignore[attr-defined]  # a ChildEngine
+    return opened.hooks
+
+
+def _child_pid(host: EngineHost) -> int:
+    pid: int = _hooks(host).engine.process.pid  # type: ignore[attr-defined]  # a ChildEngine
     return pid
 
 
@@ -130,6 +136,36 @@ def test_cancel_and_stats_cross_the_pipe(slow: LLM) -> None:
     assert slow.cancel("mine")
     assert list(stream)[-1].finish_reason == "cancelled"
     _wait(lambda: slow.metrics().num_running == 0)
+
+
+@pytest.mark.parametrize("placement", ["thread", "child"])
+def test_commands_answer_alike_in_both_placements(toy_path: Path, placement: str) -> None:
+    args = EngineArgs(model=str(toy_path), backend="commanded", placement=placement)
+    with LLM(args, registry=commanded_backend.registry()) as llm:
+        hooks = _hooks(llm.host)
+        assert hooks.control(Command("no such command")) is None
+        ticket = hooks.control(Command("answer", {"a": 1}))
+        assert ticket is not None
+        assert ticket.result(20) == {"a": 1}
+
+
+def test_a_command_that_the_card_names_in_vain_fails_its_ticket(toy_path: Path) -> None:
+    args = EngineArgs(model=str(toy_path), backend="commanded", placement="child")
+    with LLM(args, registry=commanded_backend.registry()) as llm:
+        ticket = _hooks(llm.host).control(Command("unwritten"))
+        assert ticket is not None
+        with pytest.raises(EngineError, match="its backend's card names it"):
+            ticket.result(20)
+
+
+@pytest.mark.parametrize("placement", ["thread", "child"])
+def test_a_heartbeat_that_finds_the_engine_lost_ends_its_requests(toy_path: Path, placement: str) -> None:
+    args = EngineArgs(model=str(toy_path), backend="commanded", placement=placement)
+    with LLM(args, registry=commanded_backend.registry(), limits=QUICK) as llm:
+        _wait(lambda: llm.host.next_timer() is not None)
+        _hooks(llm.host).control(Command("lose"))
+        _wait(lambda: llm.host.epoch == 2)
+        assert llm.generate("again")[0].text == "again"
 
 
 def test_a_request_that_no_frame_can_carry_is_refused_and_leaves_nothing(slow: LLM) -> None:

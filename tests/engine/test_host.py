@@ -302,6 +302,49 @@ def test_an_engine_lost_during_the_hook_refuses_the_request(toy_path: Path, back
         assert driven.host.num_active == 0
 
 
+class Watchdog:
+    """Watches over the engine from outside."""
+
+    def __init__(self) -> None:
+        self.answer: str | BaseException | None = None
+
+    @hookimpl
+    def pocketllm_heartbeat(self) -> str | None:
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+def test_a_heartbeat_that_says_why_ends_every_request_and_opens_another_engine(
+    toy_path: Path, backend: ManualBackend
+) -> None:
+    watchdog = Watchdog()
+    with DrivenHost(toy_path, backend, extensions={"watchdog": watchdog}) as driven:
+        reader = driven.submit()
+        watchdog.answer = "The device is gone."
+        driven.drain_until(lambda: reader.record.finished)
+        with pytest.raises(EngineError, match="The device is gone"):
+            reader.record.result()
+        watchdog.answer = None
+        driven.drain_until(lambda: driven.host.state is HostState.READY)
+        assert driven.host.epoch == 2
+
+
+def test_a_heartbeat_that_raises_is_logged_and_says_nothing_of_the_engine(
+    toy_path: Path, backend: ManualBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    watchdog = Watchdog()
+    watchdog.answer = ValueError("oops")
+    with DrivenHost(toy_path, backend, extensions={"watchdog": watchdog}) as driven:
+        driven.drain_until(lambda: "raised in pocketllm_heartbeat" in caplog.text)
+        assert driven.host.epoch == 1
+        assert "Plugin 'watchdog'" in caplog.text
+
+
+def test_no_heartbeat_is_asked_where_nobody_has_one(driven: DrivenHost) -> None:
+    assert driven.host.next_timer() is None
+
+
 def test_draining_while_loading_never_becomes_ready(toy_path: Path, backend: ManualBackend) -> None:
     backend.may_open.clear()
     with DrivenHost(toy_path, backend, wait=False) as driven:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any, ClassVar
 
 import msgspec
@@ -16,7 +17,7 @@ from pocketllm.engine.outbox import Outbox
 from pocketllm.engine_args import EngineArgs
 from pocketllm.hookspecs import hookimpl
 from pocketllm.sampling_params import SamplingParams
-from pocketllm.types import Capabilities, EngineStats, GenerationRequest, PromptReport, StepBatch
+from pocketllm.types import Capabilities, Command, EngineStats, GenerationRequest, PromptReport, StepBatch
 from pocketllm_echo.engine import EchoEngine
 from tests.kit.broken import Broken, Tampered
 
@@ -318,6 +319,29 @@ class StatsWait(EchoEngine):
         if self._running:
             time.sleep(0.4)
         return super().pocketllm_stats()
+
+
+@Broken
+class CriesWolf(EchoEngine):
+    @hookimpl
+    def pocketllm_heartbeat(self) -> str | None:
+        return "It has not been heard of for a while." if self._running else None
+
+
+@Broken
+class HeartbeatWaits(EchoEngine):
+    @hookimpl
+    def pocketllm_heartbeat(self) -> str | None:
+        if self._running:
+            time.sleep(0.4)
+        return None
+
+
+@Broken
+class TakesAnyCommand(EchoEngine):
+    @hookimpl
+    def pocketllm_control(self, command: Command) -> Future[object]:
+        return Future()
 
 
 class _WaitingOutbox(Outbox):

@@ -82,6 +82,9 @@ FAULTS = [
     ("StatsWait", "H2/stats_do_not_wait", "H2"),
     ("DrainWaits", "H3/draining_does_not_wait", "H3"),
     ("NeverQuiet", "H3/the_descriptor_is_quiet_while_nothing_waits", "H3"),
+    ("CriesWolf", "H4/a_heartbeat_is_quiet_while_all_is_well", "H4"),
+    ("HeartbeatWaits", "H4/a_heartbeat_is_quiet_while_all_is_well", "H4"),
+    ("TakesAnyCommand", "H5/an_unknown_command_is_answered_with_none", "H5"),
     ("CannotOpen", "S1/every_request_ends_once", "L1"),
 ]
 

@@ -122,7 +122,18 @@ class EngineScope:
 
     @hookspec(firstresult=True)
     def pocketllm_control(self, command: Command) -> Ticket | None:
-        """Optional: start an operation on the whole engine; None when the command is unknown."""
+        """Optional: start an operation on the whole engine; None when the command is unknown.
+
+        A backend names the commands that its engine knows in ``BackendInfo.control_commands``.
+        """
+
+    @hookspec(firstresult=True)
+    def pocketllm_heartbeat(self) -> str | None:
+        """Optional: why the engine is lost, as a full sentence, or None while it is well.
+
+        Asked every few seconds from the thread that drains the events, so it never waits. After a reason core ends the
+        engine's requests and opens another one. Since contract 1.1.
+        """
 
     @hookspec
     def pocketllm_close(self, deadline_s: float) -> None:

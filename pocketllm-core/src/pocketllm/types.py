@@ -16,7 +16,7 @@ from msgspec.structs import force_setattr
 from pocketllm.errors import ConfigurationError
 from pocketllm.sampling_params import SamplingParams
 
-CONTRACT_VERSION = (1, 0)
+CONTRACT_VERSION = (1, 1)
 """(major, minor) of the hook contract. Another major is incompatible; a minor adds optional hooks and defaulted
 fields."""
 
@@ -283,7 +283,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """An operation on a whole engine (``pocketllm_control``): a name and its plain-data arguments."""
+    """An operation on a whole engine (``pocketllm_control``): its name, and arguments as plain data."""
 
     name: str
     arguments: dict[str, Any] = {}
@@ -336,6 +336,8 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
     options: tuple[OptionSpec, ...] = ()
     holds_gil: bool = True
     """True for engines whose step runs Python: a server then places them in a child process."""
+    control_commands: tuple[str, ...] = ()
+    """Names of the commands that the engine's ``pocketllm_control`` knows; since contract 1.1."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):

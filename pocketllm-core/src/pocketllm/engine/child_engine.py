@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -41,6 +41,10 @@ class ChildEngine:
     Threads: hook methods from any thread; :meth:`drain` from the pump's thread. Commands go through one writer thread,
     so that a child that does not read never blocks a caller.
 
+    Args:
+        control_commands: those of the backend's card; a command that is not among them is unknown.
+        aborted: nobody wants the engine any more; asked while it loads.
+
     Raises (constructor):
         PocketLLMError: what the backend's open raised in the child, as the same class.
         EngineError: the child died or fell silent while loading.
@@ -54,9 +58,11 @@ class ChildEngine:
         *,
         load_timeout_s: float,
         hang_timeout_s: float,
+        control_commands: Collection[str] = (),
         aborted: Callable[[], bool] = lambda: False,
     ) -> None:
         self._hang_timeout_s = hang_timeout_s
+        self._control_commands = frozenset(control_commands)
         self._commands_fd = self._events_fd = self._lifeline_fd = -1
         self._commands: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._reader = frames.FrameReader()
@@ -110,6 +116,8 @@ class ChildEngine:
 
     @hookimpl
     def pocketllm_control(self, command: Command) -> Future[object] | None:
+        if command.name not in self._control_commands:
+            return None  # as the engine itself would answer, which is a round trip away
         ticket = next(self._ticket_ids)
         pending: Future[object] = Future()
         self._tickets[ticket] = pending
@@ -129,6 +137,22 @@ class ChildEngine:
         self._kill()
         self._fail_tickets("The engine was closed.")
         self._commands.put(None)
+
+    @hookimpl
+    def pocketllm_heartbeat(self) -> str | None:
+        """Send the next ping, with which the child asks its engine; say when one was not answered for too long."""
+        if self._death is not None or self._close_asked:
+            return None
+        now = time.monotonic()
+        if self._awaiting_pong_since is None:
+            self._awaiting_pong_since = now
+            self._send(frames.Ping())
+            return None
+        silent_s = now - self._awaiting_pong_since
+        if silent_s < self._hang_timeout_s:
+            return None
+        self.process.kill()
+        return f"The engine's process {self.process.pid} did not answer for {silent_s:.0f} s and was killed."
 
     @property
     def events(self) -> ChildEngine:
@@ -165,21 +189,6 @@ class ChildEngine:
     def close(self) -> None:
         """Free the descriptors; the pump must have stopped reading."""
         self._release()
-
-    def check(self) -> str | None:
-        """Called every few seconds while open: why the child must be given up, or None. Sends the next ping."""
-        if self._death is not None or self._close_asked:
-            return None
-        now = time.monotonic()
-        if self._awaiting_pong_since is None:
-            self._awaiting_pong_since = now
-            self._send(frames.Ping())
-            return None
-        silent_s = now - self._awaiting_pong_since
-        if silent_s < self._hang_timeout_s:
-            return None
-        self.process.kill()
-        return f"The engine's process {self.process.pid} did not answer for {silent_s:.0f} s and was killed."
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -246,7 +255,9 @@ class ChildEngine:
                 if pending is None:
                     return
                 if not known:
-                    pending.set_exception(EngineError("The engine does not know this command."))
+                    pending.set_exception(
+                        EngineError("The engine does not know this command, though its backend's card names it.")
+                    )
                 elif error is not None:
                     pending.set_exception(EngineError(error))
                 else:

@@ -150,6 +150,7 @@ class Child:
             case frames.Ping():
                 self._send(frames.Pong())
                 self._send_stats()
+                self._send_heartbeat()
             case frames.Control(ticket, asked):
                 self._control(ticket, asked)
             case frames.Close(deadline_s):
@@ -195,6 +196,11 @@ class Child:
         self._send_stats()
         self._send(frames.Closed())
         self._closing = True
+
+    def _send_heartbeat(self) -> None:
+        reason = self._hooks.heartbeat()
+        if reason is not None:
+            self._send(frames.Batch(StepBatch(fatal=reason)))
 
     def _send_stats(self) -> None:
         self._stats_at = time.monotonic()

@@ -87,6 +87,20 @@ class EngineHooks:
         ticket: Ticket | None = self._manager.hook.pocketllm_control(command=command)
         return ticket
 
+    @property
+    def has_heartbeat(self) -> bool:
+        """Whether the engine or an extension watches over it with ``pocketllm_heartbeat``."""
+        return bool(self._manager.hook.pocketllm_heartbeat.get_hookimpls())
+
+    def heartbeat(self) -> str | None:
+        """Why the engine is lost. Never raises: what is raised is logged, since it says nothing of the engine."""
+        try:
+            reason: str | None = self._manager.hook.pocketllm_heartbeat()
+        except Exception as error:  # noqa: BLE001  # any plugin may raise anything
+            logger.error("%s", self._plugin_error(error, "pocketllm_heartbeat").message)
+            return None
+        return reason
+
     def close(self, deadline_s: float) -> None:
         """Never raises, as :meth:`cancel`."""
         self._broadcast("pocketllm_close", deadline_s=deadline_s)

@@ -81,7 +81,7 @@ class EventDrain:
             self._give_up_waiting(record)
         opened = self._life.engine
         if due.heartbeat and opened is not None:
-            reason = opened.hooks.engine.check()  # type: ignore[attr-defined]  # only set for engines that have it
+            reason = opened.hooks.heartbeat()
             if reason is not None:
                 self.lose(opened, reason)
 

@@ -137,7 +137,7 @@ class HostLife:
             if wanted:
                 self.epoch, self.engine, self.failure = opened.epoch, opened, None
                 self._events.watch(opened.hooks.engine.events)
-                if hasattr(opened.hooks.engine, "check"):
+                if opened.hooks.has_heartbeat:
                     self._timers.start_heartbeat(time.monotonic())
                 self._become(HostState.READY)
         if not wanted:  # closed or drained while it was loading

@@ -135,6 +135,7 @@ class EngineOpener:
             watch.report,
             load_timeout_s=self._limits.load_timeout_s,
             hang_timeout_s=self._limits.hang_timeout_s,
+            control_commands=backend.info.control_commands,
             aborted=watch.aborted,
         )
 

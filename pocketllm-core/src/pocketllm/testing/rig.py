@@ -122,8 +122,14 @@ class Rig:
         if self.settings.placement == "child":
             from pocketllm.engine.child_engine import ChildEngine
 
-            plugins = self.registry.plugins
-            return ChildEngine(args, plugins, _no_report, load_timeout_s=LOAD_TIMEOUT_S, hang_timeout_s=HANG_TIMEOUT_S)
+            return ChildEngine(
+                args,
+                self.registry.plugins,
+                _no_report,
+                load_timeout_s=LOAD_TIMEOUT_S,
+                hang_timeout_s=HANG_TIMEOUT_S,
+                control_commands=self.registry.backend(args.backend).info.control_commands,
+            )
         return self.registry.backend(args.backend).open(args, self.checkpoint, _no_report)
 
     def another(self) -> Rig:

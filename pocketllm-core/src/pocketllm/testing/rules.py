@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-KIT_VERSION = "3.0"
+KIT_VERSION = "4.0"
 """Grows in the first number when a required rule is added or sharpened, in the second for anything else."""
 
 RULES: dict[str, str] = {
@@ -57,6 +57,8 @@ RULES: dict[str, str] = {
     "H1": "The generate hook only enqueues: it returns at once, also while the engine is busy.",
     "H2": "The stats hook never waits for a step.",
     "H3": "Draining the events never waits, readable or not; the descriptor is quiet while nothing waits.",
+    "H4": "The heartbeat hook, where an engine has it, answers at once, and None while the engine is well.",
+    "H5": "The control hook answers None to a command that the backend's card does not name.",
     "L1": "Capabilities are complete, valid and constant from open to close.",
     "L2": "After close every accepted handle has had its final event.",
     "L3": "Closing twice, or without ever having worked, is fine.",

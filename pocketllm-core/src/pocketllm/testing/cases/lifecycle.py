@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pocketllm.testing.case import case
 from pocketllm.testing.rig import SETTLE_S, Rig, compare_held
 from pocketllm.testing.rules import RuleBroken, broken
-from pocketllm.types import Capabilities
+from pocketllm.types import Capabilities, Command
 
 HOOK_LIMIT_S = 0.25
 """Far above the millisecond that is asked for, far below a blocking call; the fastest of several calls counts."""
@@ -133,6 +133,34 @@ def the_descriptor_is_quiet_while_nothing_waits(rig: Rig) -> None:
         if time.monotonic() > give_up_at:
             raise broken("H3", f"the descriptor of an idle engine is still readable after {SETTLE_S:g} s of draining")
         time.sleep(0.002)
+
+
+@case("H4")
+def a_heartbeat_is_quiet_while_all_is_well(rig: Rig) -> None:
+    """Idle and while a sequence runs: an engine that has the hook answers at once, and has nothing to say."""
+    if not rig.hooks.pocketllm_heartbeat.get_hookimpls():
+        return
+    reasons: list[object] = []
+
+    def ask() -> None:
+        reasons.append(rig.hooks.pocketllm_heartbeat())
+
+    seconds = {"idle": _fastest(lambda index: _timed(ask)), "busy": _fastest(lambda index: _while_busy(rig, ask))}
+    for moment, value in seconds.items():
+        if value > HOOK_LIMIT_S:
+            raise broken("H4", f"pocketllm_heartbeat took {value:.2f} s at best in an engine that was {moment}")
+    rig.ask(max_tokens=2)  # in a child the engine's own answer comes with its events
+    complaint = rig.recorder.fatal or next((reason for reason in reasons if reason is not None), None)
+    if complaint is not None:
+        raise broken("H4", f"pocketllm_heartbeat gives a working engine up: {complaint!r}")
+
+
+@case("H5")
+def an_unknown_command_is_answered_with_none(rig: Rig) -> None:
+    """Whoever asks must not wait for a ticket that nobody works on."""
+    ticket = rig.hooks.pocketllm_control(command=Command("pocketllm kit: no such command"))
+    if ticket is not None:
+        raise broken("H5", f"pocketllm_control answered {ticket!r} to a command that the card does not name")
 
 
 def _while_busy(rig: Rig, call: Callable[[], object]) -> float:
