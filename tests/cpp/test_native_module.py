@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -35,15 +36,33 @@ def test_every_public_name_can_be_imported() -> None:
         _ = pocketllm_cpp.Tensor
 
 
-@pytest.mark.parametrize("name, taken", [("scalar", ("scalar",)), ("avx2", ("avx2", "scalar", "neon"))])
-def test_the_environment_can_lower_the_instruction_set(name: str, taken: tuple[str, ...]) -> None:
-    """A set that the processor lacks changes nothing; AVX-512 never answers for a lesser one."""
+def instruction_set_asked_for(name: str) -> subprocess.CompletedProcess[str]:
     program = "from pocketllm_cpp import _native; print(_native.instruction_set())"
     environment = {**os.environ, "POCKET_INSTRUCTION_SET": name}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=60
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False, timeout=60
     )
-    assert done.stdout.strip() in taken
+
+
+def test_the_environment_takes_one_of_the_instruction_sets_that_are_there() -> None:
+    refused = instruction_set_asked_for("sse9")
+    assert refused.returncode != 0
+    message = refused.stderr.splitlines()[-1]
+    assert 'ConfigurationError: POCKET_INSTRUCTION_SET is "sse9"' in message
+    names = re.findall(r"\b(scalar|avx2|avx512|neon)\b", message)
+    assert names[0] == "scalar"
+    for name in names:
+        assert instruction_set_asked_for(name).stdout == f"{name}\n"
+
+
+def test_an_engine_does_not_open_with_an_instruction_set_that_is_not_there(toy_path: Path) -> None:
+    program = f"from pocketllm import LLM; LLM({str(toy_path)!r}, backend='cpp')"
+    environment = {**os.environ, "POCKET_INSTRUCTION_SET": "sse9"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 1
+    assert 'ConfigurationError: POCKET_INSTRUCTION_SET is "sse9"' in done.stderr.splitlines()[-1]
 
 
 def test_importing_the_package_loads_nothing_native() -> None:

@@ -84,7 +84,8 @@ void dequantize_row(DType dtype, const std::byte* data, std::int64_t num_element
 void gather_rows(Context& context, DType dtype, const std::byte* table, std::int64_t num_columns,
                  std::span<const std::int32_t> ids, float* out);
 
-// What the products of this process run on: "scalar", "avx2", "avx512" or "neon".
-const char* instruction_set() noexcept;
+// What the kernels of this process run on: "scalar", "avx2", "avx512" or "neon". Throws Error(kConfiguration) when
+// POCKET_INSTRUCTION_SET names a set that is not there.
+const char* instruction_set();
 
 }  // namespace pocket

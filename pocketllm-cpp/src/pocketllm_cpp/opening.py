@@ -35,6 +35,8 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
     """
     options = CppOptions.from_mapping(checked_options(pocketllm_backend(), args, defaults=True))
     activation = _activation(args, options)
+    # Raises for a POCKET_INSTRUCTION_SET that is not there, before the weights are read.
+    instruction_set = _native.instruction_set()
     eos_ids, eos_source = checkpoint.eos_token_ids(list(options.eos_token_id) or None)
     settings = RuntimeSettings(
         activation=activation,
@@ -97,7 +99,7 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
         batch_invariant=True,
         details={
             "device": _native.backend,
-            "instruction_set": _native.instruction_set(),
+            "instruction_set": instruction_set,
             "dtype": checkpoint.quantization or "as stored",
             "activation_dtype": activation,
             "num_threads": runtime.num_threads,

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "check.h"
-#include "kernels/cpu/simd/kernel_choice.h"
 #include "kernels/cpu/attention/kv_cache.h"
+#include "kernels/cpu/simd/dispatch.h"
 
 using namespace pocket;
 
@@ -89,16 +89,18 @@ std::vector<float> attend_by(const AttentionKernels& kernels, const Sizes& sizes
 TEST(instruction_sets_agree) {
   for (const Sizes& sizes : kAllSizes) {
     for (const std::int32_t num_rows : kRowCounts) {
-      const std::vector<float> chosen = attend_by(chosen_kernels<AttentionKernelsOf>(), sizes, num_rows);
+      const auto attend = [&](InstructionSet set) {
+        return attend_by(kernels_for<AttentionKernelsOf>(set), sizes, num_rows);
+      };
+      const std::vector<float> plain = attend(InstructionSet::kScalar);
+      const std::vector<float> best = attend(instruction_sets().back());
       // Plain C++ rounds a product before it is added.
-      const std::vector<float> plain = attend_by(AttentionKernelsOf<scalar::Lanes>::table(), sizes, num_rows);
-      for (std::size_t i = 0; i < chosen.size(); ++i) CHECK_CLOSE(chosen[i], plain[i], 5e-6);
-#if defined(__x86_64__)
-      if (instruction_set_in_use() == InstructionSet::kAvx512) {
-        const std::vector<float> other = attend_by(AttentionKernelsOf<avx2::Lanes>::table(), sizes, num_rows);
-        CHECK(std::memcmp(chosen.data(), other.data(), chosen.size() * sizeof(float)) == 0);
+      for (std::size_t i = 0; i < best.size(); ++i) CHECK_CLOSE(best[i], plain[i], 5e-6);
+      for (const InstructionSet set : instruction_sets()) {
+        if (set == InstructionSet::kScalar) continue;
+        const std::vector<float> other = attend(set);
+        CHECK(std::memcmp(best.data(), other.data(), best.size() * sizeof(float)) == 0);
       }
-#endif
     }
   }
 }

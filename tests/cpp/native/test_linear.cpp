@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "core/half.h"
 #include "kernels/cpu/linear/matrix.h"
+#include "kernels/cpu/simd/dispatch.h"
 
 namespace {
 
@@ -96,7 +97,7 @@ struct Case {
 };
 
 struct Product {
-  const LinearKernels* kernels = &linear_kernels(instruction_set_in_use());
+  const LinearKernels* kernels = &kernels_in_use<LinearKernelsOf>();
   int num_threads = 1;
   Activation activation = Activation::kInt8;
   const float* bias = nullptr;
@@ -141,14 +142,8 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 std::vector<const LinearKernels*> kernels_here() {
-  std::vector<const LinearKernels*> tables{&kScalarLinear};
-#if defined(__x86_64__)
-  const InstructionSet best = instruction_set_in_use();
-  if (best != InstructionSet::kScalar) tables.push_back(&kAvx2Linear);
-  if (best == InstructionSet::kAvx512) tables.push_back(&kAvx512Linear);
-#elif defined(__aarch64__)
-  tables.push_back(&kNeonLinear);
-#endif
+  std::vector<const LinearKernels*> tables;
+  for (const InstructionSet set : instruction_sets()) tables.push_back(&kernels_for<LinearKernelsOf>(set));
   return tables;
 }
 
@@ -252,7 +247,7 @@ TEST(instruction_sets_agree_bit_for_bit) {
       auto x = random_floats(static_cast<std::size_t>(rows * weights.num_columns), 23);
       std::fill(x.begin(), x.begin() + 32, 0.0f);
       for (const Activation activation : {Activation::kInt8, Activation::kFloat32}) {
-        const auto expected = Product{.kernels = &kScalarLinear, .activation = activation}(weights, x, rows);
+        const auto expected = Product{.kernels = &kernels_for<LinearKernelsOf>(InstructionSet::kScalar), .activation = activation}(weights, x, rows);
         for (const LinearKernels* kernels : kernels_here()) {
           if (!same_bits(Product{.kernels = kernels, .activation = activation}(weights, x, rows), expected)) {
             check::fail(__FILE__, __LINE__, std::string(info(dtype).name));
@@ -270,7 +265,7 @@ TEST(columns_beyond_one_panel) {
     const Case weights = one_type(dtype, 49, columns);
     const auto x = random_floats(static_cast<std::size_t>(9 * columns), 41);
     CHECK(relative_error(weights, x, 9, Product{.activation = Activation::kFloat32}(weights, x, 9)) < 2e-5);
-    const auto expected = Product{.kernels = &kScalarLinear}(weights, x, 9);
+    const auto expected = Product{.kernels = &kernels_for<LinearKernelsOf>(InstructionSet::kScalar)}(weights, x, 9);
     CHECK(relative_error(weights, x, 9, expected) < 0.06);
     for (const LinearKernels* kernels : kernels_here()) {
       CHECK(same_bits(Product{.kernels = kernels, .num_threads = 2}(weights, x, 9), expected));

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kernels/cpu/attention/kernels.h"
-#include "kernels/cpu/simd/kernel_choice.h"
+#include "kernels/cpu/simd/dispatch.h"
 #include "kernels/cpu/attention/kv_cache.h"
 
 namespace pocket {
@@ -168,7 +168,7 @@ class Attention {
 
 void store_kv(Context& context, KvCache& cache, std::int32_t layer, std::span<const SequenceRows> sequences,
               const float* k, const float* v, std::int64_t stride) {
-  const AttentionKernels& kernels = chosen_kernels<AttentionKernelsOf>();
+  const AttentionKernels& kernels = kernels_in_use<AttentionKernelsOf>();
   KvCache::State& state = cache.state();
   const std::int64_t head_dim = state.shape.head_dim;
   const auto store_rows = [&](const SequenceRows& sequence, std::int64_t begin, std::int64_t end) {
@@ -199,7 +199,7 @@ void store_kv(Context& context, KvCache& cache, std::int32_t layer, std::span<co
 void attend(Context& context, const KvCache& cache, std::int32_t layer, const AttentionShape& shape,
             std::span<const SequenceRows> sequences, const float* q, std::int64_t q_stride, float* out,
             std::int64_t out_stride) {
-  const Attention attention(chosen_kernels<AttentionKernelsOf>(), shape, q, q_stride, out, out_stride);
+  const Attention attention(kernels_in_use<AttentionKernelsOf>(), shape, q, q_stride, out, out_stride);
   std::vector<Work> all = divide(cache.state(), layer, shape, sequences);
   const auto num_tiles = static_cast<std::int64_t>(all.size());
   std::int64_t num_parts = 0;

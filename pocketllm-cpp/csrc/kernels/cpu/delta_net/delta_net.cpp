@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/cpu/delta_net/kernels.h"
-#include "kernels/cpu/simd/kernel_choice.h"
+#include "kernels/cpu/simd/dispatch.h"
 
 namespace pocket {
 namespace {
@@ -250,7 +250,7 @@ class HeadTask {
 void delta_net(Context& context, DeltaNetStates& states, std::int32_t layer, const DeltaNetWeights& weights,
                std::span<const SequenceRows> sequences, const DeltaNetInputs& inputs, float* out,
                std::int64_t out_stride) {
-  const DeltaNetKernels& kernels = chosen_kernels<DeltaNetKernelsOf>();
+  const DeltaNetKernels& kernels = kernels_in_use<DeltaNetKernelsOf>();
   const DeltaNetShape& shape = states.shape();
   const std::int64_t num_tasks = static_cast<std::int64_t>(sequences.size()) * shape.num_key_heads;
   const auto run_task = [&](std::int64_t index, int) {

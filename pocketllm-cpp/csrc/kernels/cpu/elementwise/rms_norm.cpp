@@ -1,10 +1,10 @@
 #include "kernels/cpu/elementwise/kernels.h"
-#include "kernels/cpu/simd/kernel_choice.h"
+#include "kernels/cpu/simd/dispatch.h"
 
 namespace pocket {
 
 void rms_norm(Context& context, const NormShape& shape, const float* x, const float* weight, float* y) {
-  const ElementwiseKernels& kernels = chosen_kernels<ElementwiseKernelsOf>();
+  const ElementwiseKernels& kernels = kernels_in_use<ElementwiseKernelsOf>();
   for_ranges(context, shape.num_rows, shape.num_groups * shape.num_columns, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       for (std::int64_t group = 0; group < shape.num_groups; ++group) {

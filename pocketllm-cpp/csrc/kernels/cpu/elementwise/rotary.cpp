@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/cpu/elementwise/kernels.h"
-#include "kernels/cpu/simd/kernel_choice.h"
+#include "kernels/cpu/simd/dispatch.h"
 
 namespace pocket {
 
@@ -22,7 +22,7 @@ RotaryTable::RotaryTable(std::span<const double> inverse_frequencies, std::int64
 
 void rotate(Context& context, const RotaryTable& table, RotaryStyle style, std::span<const SequenceRows> sequences,
             std::int32_t num_heads, std::int32_t head_dim, float* x, std::int64_t stride) {
-  const ElementwiseKernels& kernels = chosen_kernels<ElementwiseKernelsOf>();
+  const ElementwiseKernels& kernels = kernels_in_use<ElementwiseKernelsOf>();
   const std::int64_t elements = std::int64_t{num_heads} * table.rotary_dim();
   for (const SequenceRows& sequence : sequences) {
     for_ranges(context, sequence.num_rows, elements, [&](std::int64_t begin, std::int64_t end) {

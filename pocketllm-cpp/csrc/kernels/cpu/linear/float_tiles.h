@@ -1,4 +1,4 @@
-// The products over plain weight types and the quantisation of activation rows, for linear_<set>.cpp alone.
+// The products over plain weight types and the quantisation of activation rows, for any instruction set's Floats V.
 #pragma once
 
 #include "kernels/cpu/linear/row.h"
@@ -7,15 +7,15 @@
 namespace pocket {
 
 template <class V, DType kType>
-[[gnu::always_inline]] static inline typename V::F load_plain(const std::byte* data) {
+[[gnu::always_inline]] static inline V load_plain(const std::byte* data) {
   if constexpr (kType == DType::kF32) {
     return V::load(reinterpret_cast<const float*>(data));
   } else if constexpr (kType == DType::kF16) {
-    return V::from_half(data);
+    return load_halves<V>(data);
   } else if constexpr (kType == DType::kBF16) {
-    return V::from_bfloat(data);
+    return V::load_bfloat(data);
   } else {
-    return V::from_e4m3(data);
+    return V::load_e4m3(data);
   }
 }
 
@@ -27,15 +27,15 @@ static void multiply_float_tile(const FloatProduct& product, int first_row, std:
   const std::byte* strips = product.strips + first_strip * product.strip_bytes;
   const std::byte* w = strips;
   const auto* scales = reinterpret_cast<const float*>(strips + plain_code_bytes(product.num_columns, kElementBytes));
-  typename V::F out[kRows][kStrips];
+  V out[kRows][kStrips];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-    for (int s = 0; s < kStrips; ++s) out[r][s] = V::set(0.0f);
+    for (int s = 0; s < kStrips; ++s) out[r][s] = V::broadcast(0.0f);
   }
   for (std::int64_t column = 0; column < product.num_columns;) {
     std::int64_t end = product.num_columns;
-    typename V::F scale[kStrips];
+    V scale[kStrips];
     if constexpr (kScaled) {
       end = column + product.scale_columns < end ? column + product.scale_columns : end;
 #pragma GCC unroll 16
@@ -45,16 +45,16 @@ static void multiply_float_tile(const FloatProduct& product, int first_row, std:
       scales += kStripRows;
     }
     for (; column < end; ++column) {
-      typename V::F weights[kStrips];
+      V weights[kStrips];
 #pragma GCC unroll 16
       for (int s = 0; s < kStrips; ++s) {
         weights[s] = load_plain<V, kType>(w + s * product.strip_bytes);
-        if constexpr (kScaled) weights[s] = V::mul(weights[s], scale[s]);
+        if constexpr (kScaled) weights[s] = weights[s] * scale[s];
       }
       w += kStripRows * kElementBytes;
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const auto value = V::set(x[r * product.x_stride + column]);
+        const auto value = V::broadcast(x[r * product.x_stride + column]);
 #pragma GCC unroll 16
         for (int s = 0; s < kStrips; ++s) out[r][s] = V::fma(value, weights[s], out[r][s]);
       }
@@ -72,9 +72,8 @@ static void multiply_float_tile(const FloatProduct& product, int first_row, std:
 template <class V, DType kType, int kStrips>
 static std::int64_t multiply_float_strips(const FloatProduct& product, std::int64_t strip) {
   for (; strip + kStrips <= product.num_strips; strip += kStrips) {
-    for (int row = 0; row < product.num_rows; row += V::kFloatTileRows) {
-      const int left = product.num_rows - row;
-      with_count<V::kFloatTileRows>(left < V::kFloatTileRows ? left : V::kFloatTileRows, [&]<int kRows>() {
+    for (int row = 0; row < product.num_rows; row += V::kTileRows) {
+      with_constant<V::kTileRows>(product.num_rows - row, [&]<int kRows>() {
         multiply_float_tile<V, kType, kRows, kStrips>(product, row, strip);
       });
     }
@@ -87,11 +86,11 @@ static void multiply_floats_of(const FloatProduct& product) {
   std::int64_t strip = 0;
   // One row has few accumulators: more strips side by side hide the latency of their chains.
   if (product.num_rows == 1) {
-    for (; strip + V::kFloatRowStrips <= product.num_strips; strip += V::kFloatRowStrips) {
-      multiply_float_tile<V, kType, 1, V::kFloatRowStrips>(product, 0, strip);
+    for (; strip + V::kRowColumns <= product.num_strips; strip += V::kRowColumns) {
+      multiply_float_tile<V, kType, 1, V::kRowColumns>(product, 0, strip);
     }
   }
-  strip = multiply_float_strips<V, kType, V::kFloatTileStrips>(product, strip);
+  strip = multiply_float_strips<V, kType, V::kWeightTileColumns>(product, strip);
   multiply_float_strips<V, kType, 1>(product, strip);
 }
 
@@ -109,20 +108,16 @@ static void multiply_floats(const FloatProduct& product) {
 // patterns, so that a NaN or an infinity reaches the scale and thereby the result.
 template <class V>
 static void quantise_unit(const float* x, std::int8_t* codes, float* scales, std::int32_t* sums) {
-  if constexpr (requires { V::quantise_unit(x, codes, scales, sums); }) {
-    V::quantise_unit(x, codes, scales, sums);
-  } else {
-    for (int g = 0; g < kUnitColumns / 32; ++g) {
-      const auto first = V::load(x + 32 * g);
-      const auto second = V::load(x + 32 * g + 16);
-      const float largest = V::largest_magnitude(first, second);
-      // Below this, 127 / largest would overflow: such a group counts as zero.
-      const float inverse = largest < 0x1p-100f ? 0.0f : 127.0f / largest;
-      scales[g] = inverse == 0.0f ? largest * 0.0f : largest / 127.0f;
-      const auto factor = V::set(inverse);
-      sums[2 * g] = V::store_codes(codes + 32 * g, V::mul(first, factor));
-      sums[2 * g + 1] = V::store_codes(codes + 32 * g + 16, V::mul(second, factor));
-    }
+  for (int g = 0; g < kUnitColumns / 32; ++g) {
+    const V first = V::load(x + 32 * g);
+    const V second = V::load(x + 32 * g + 16);
+    const float largest = V::largest_magnitude(first, second);
+    // Below this, 127 / largest would overflow: such a group counts as zero.
+    const float inverse = largest < 0x1p-100f ? 0.0f : 127.0f / largest;
+    scales[g] = inverse == 0.0f ? largest * 0.0f : largest / 127.0f;
+    const V factor = V::broadcast(inverse);
+    sums[2 * g] = (first * factor).store_codes(codes + 32 * g);
+    sums[2 * g + 1] = (second * factor).store_codes(codes + 32 * g + 16);
   }
 }
 
@@ -139,11 +134,5 @@ static void quantise_row(const float* x, std::int64_t num_columns, std::int8_t* 
   for (std::int64_t i = 0; i < kUnitColumns; ++i) padded[i] = i < left ? x[num_whole * kUnitColumns + i] : 0.0f;
   quantise_unit<V>(padded, codes + num_whole * kUnitColumns, scales + 2 * num_whole, sums + 4 * num_whole);
 }
-
-template <class V>
-inline constexpr LinearKernels kLinearOf = {
-    V::kWideOffset,    quantise_row<V>,  expand_codes<V>,    expand_floats<V>,
-    multiply_panels<V>, multiply_row<V>, multiply_floats<V>,
-};
 
 }  // namespace pocket

@@ -1,4 +1,4 @@
-// The inner loops of the products, one table per instruction set (linear_<set>.cpp; written once in tiles.h).
+// The inner loops of the products, one table per instruction set.
 //
 // Per output element and group of columns, in the order of groups, all of them compute the same IEEE operations:
 //
@@ -15,7 +15,6 @@
 #include <cstdint>
 
 #include "core/dtype.h"
-#include "kernels/cpu/simd/instruction_set.h"
 #include "kernels/cpu/linear/packed_form.h"
 
 namespace pocket {
@@ -111,15 +110,10 @@ struct LinearKernels {
   void (*multiply_floats)(const FloatProduct& product);
 };
 
-extern const LinearKernels kScalarLinear;
-#if defined(__x86_64__)
-extern const LinearKernels kAvx2Linear;
-extern const LinearKernels kAvx512Linear;
-#elif defined(__aarch64__)
-extern const LinearKernels kNeonLinear;
-#endif
-
-const LinearKernels& linear_kernels(InstructionSet set) noexcept;
+template <class V>
+struct LinearKernelsOf {
+  static const LinearKernels& table() noexcept;
+};
 
 // The bytes of F8_E4M3 strips: codes [column][16 rows] to a whole line, then float scales [tile of columns][16 rows].
 static constexpr std::int64_t plain_code_bytes(std::int64_t num_columns, int element_bytes) {

@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/cpu/linear/matrix.h"
+#include "kernels/cpu/simd/dispatch.h"
 
 namespace pocket {
 namespace {
@@ -223,12 +224,12 @@ ActivationRows& ActivationRows::operator=(ActivationRows&&) noexcept = default;
 
 void ActivationRows::assign(Context& context, const float* x, std::int64_t num_rows, std::int64_t num_columns,
                             std::int64_t stride, Activation activation) {
-  assign_with(linear_kernels(instruction_set_in_use()), context, x, num_rows, num_columns, stride, activation, *state_);
+  assign_with(kernels_in_use<LinearKernelsOf>(), context, x, num_rows, num_columns, stride, activation, *state_);
 }
 
 void multiply(Context& context, const Matrix& matrix, const ActivationRows& x, const float* bias, float* y,
               std::int64_t stride, Store store) {
-  multiply_with(linear_kernels(instruction_set_in_use()), context, static_cast<const PackedMatrix&>(matrix), x.state(),
+  multiply_with(kernels_in_use<LinearKernelsOf>(), context, static_cast<const PackedMatrix&>(matrix), x.state(),
                 bias, y, stride, store);
 }
 

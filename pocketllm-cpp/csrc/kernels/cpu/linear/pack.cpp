@@ -45,14 +45,14 @@ void pack_bit_pairs(Codes codes, int shift, std::uint8_t* out) {
 
 // The bit at `shift`.
 void pack_bit_planes(Codes codes, int shift, std::uint8_t* out) {
-  for (int chunk = 0; chunk < kUnitChunks; ++chunk) {
+  for (int quad = 0; quad < kUnitQuads; ++quad) {
     std::uint64_t plane = 0;
     for (int row = 0; row < kStripRows; ++row) {
-      const std::uint32_t bits = (four_codes(codes[row] + 4 * chunk) >> shift) & 0x01010101u;
+      const std::uint32_t bits = (four_codes(codes[row] + 4 * quad) >> shift) & 0x01010101u;
       // The product moves bit 8 * j to bit 24 + j; no two of its terms meet.
       plane |= static_cast<std::uint64_t>((bits * 0x01020408u) >> 24) << (4 * row);
     }
-    std::memcpy(out + chunk * 8, &plane, sizeof plane);
+    std::memcpy(out + quad * 8, &plane, sizeof plane);
   }
 }
 
@@ -102,8 +102,8 @@ void pack_small_blocks(DType dtype, const PackedForm& form, StripRows rows, std:
         }
         if (layout.fifth_bits < 0) continue;
         const std::uint32_t bits = read_four(block + layout.fifth_bits);
-        for (int chunk = 0; chunk < 8; ++chunk) {
-          planes[chunk] |= static_cast<std::uint64_t>((bits >> (4 * chunk)) & 15u) << (4 * row);
+        for (int quad = 0; quad < 8; ++quad) {
+          planes[quad] |= static_cast<std::uint64_t>((bits >> (4 * quad)) & 15u) << (4 * row);
         }
       }
       if (layout.fifth_bits >= 0) std::memcpy(out + form.scale_bytes() + 512 + half * 64, planes, sizeof planes);

@@ -5,13 +5,13 @@
 //
 //   [scales of the unit][codes of the unit]
 //
-// Codes come in chunks of 4 columns, 64 codes each: code 4 * r + j of a chunk is row r, column j. That is the operand
+// Codes come in quads of 4 columns, 64 codes each: code 4 * r + j of a quad is row r, column j. That is the operand
 // order of the byte dot products (16 lanes of 4 bytes). In a unit, with line = 64 bytes:
 //
-//   8 bits    16 lines, a chunk each
-//   4 bits    8 lines: line l holds chunk 8 * (l / 4) + l % 4 in its low nibbles, the chunk 4 further in its high ones
-//   5 bits    as 4 bits, then 16 planes of 64 bits: bit i of plane c is the fifth bit of code i of chunk c
-//   2 bits    4 lines: bits 2 * f of line q are chunk 4 * q + f
+//   8 bits    16 lines, a quad each
+//   4 bits    8 lines: line l holds quad 8 * (l / 4) + l % 4 in its low nibbles, the quad 4 further in its high ones
+//   5 bits    as 4 bits, then 16 planes of 64 bits: bit i of plane c is the fifth bit of code i of quad c
+//   2 bits    4 lines: bits 2 * f of line q are quad 4 * q + f
 //   3 bits    as 2 bits, then planes of the third bit
 //   6 bits    as 4 bits, then as 2 bits for the two upper bits
 //
@@ -27,7 +27,7 @@ namespace pocket {
 
 inline constexpr int kStripRows = 16;
 inline constexpr int kUnitColumns = 64;
-inline constexpr int kUnitChunks = 16;
+inline constexpr int kUnitQuads = 16;
 inline constexpr int kSuperUnits = 4;
 inline constexpr int kLineBytes = 64;
 

@@ -1,5 +1,5 @@
-// The product of one activation row with packed strips, for linear_<set>.cpp alone: bound by memory, so the codes are
-// expanded in registers.
+// The product of one activation row with packed strips, for any instruction set's Floats V. It is bound by memory, so the
+// codes are expanded in registers.
 #pragma once
 
 #include "kernels/cpu/linear/tiles.h"
@@ -10,28 +10,28 @@ namespace pocket {
 inline constexpr int kPrefetchBytes = 2048;
 
 // The exact sum of a group's products, added to `start`.
-template <class V, PackedForm kForm, int kFirstChunk>
-[[gnu::always_inline]] static inline typename V::I group_product(const std::byte* unit_codes, const std::int8_t* a,
-                                                                 typename V::I start) {
-  constexpr int kChunks = kForm.group / 4;
-  if constexpr (V::kUnsignedDot && kForm.code_bits == 4 && kForm.table == CodeTable::kNone) {
+template <class V, PackedForm kForm, int kFirstQuad>
+[[gnu::always_inline]] static inline typename V::Ints group_product(const std::byte* unit_codes, const std::int8_t* a,
+                                                                 typename V::Ints start) {
+  constexpr int kQuads = kForm.group / 4;
+  if constexpr (V::Ints::kUnsignedDot && kForm.code_bits == 4 && kForm.table == CodeTable::kNone) {
     // High nibbles in place are 16 times the codes: one shift of their sum replaces the shift of every line.
-    auto high = V::set_int(0);
+    auto high = V::Ints::broadcast(0);
     unrolled<0, 4>([&]<int c>() __attribute__((always_inline)) {
-      const auto line = V::load_bytes(unit_codes + (kFirstChunk / 2 + c) * kLineBytes);
-      start = V::template dot<false>(start, V::low_nibbles(line), V::activations(a + 4 * c));
-      high = V::template dot<false>(high, V::high_nibbles_in_place(line), V::activations(a + 16 + 4 * c));
+      const auto line = V::Bytes::load(unit_codes + (kFirstQuad / 2 + c) * kLineBytes);
+      start = V::Ints::template dot<false>(start, line.low_nibbles(), V::Quad::load(a + 4 * c));
+      high = V::Ints::template dot<false>(high, line.high_nibbles_in_place(), V::Quad::load(a + 16 + 4 * c));
     });
-    return V::add_int(start, V::sixteenth(high));
+    return start + high.sixteenth();
   } else {
-    auto odd = V::set_int(0);
-    unrolled<0, kChunks / 2>([&]<int c>() __attribute__((always_inline)) {
-      start = V::template dot<kForm.wide()>(start, unit_chunk<V, kForm, kFirstChunk + 2 * c>(unit_codes),
-                                            V::activations(a + 8 * c));
-      odd = V::template dot<kForm.wide()>(odd, unit_chunk<V, kForm, kFirstChunk + 2 * c + 1>(unit_codes),
-                                          V::activations(a + 8 * c + 4));
+    auto odd = V::Ints::broadcast(0);
+    unrolled<0, kQuads / 2>([&]<int c>() __attribute__((always_inline)) {
+      start = V::Ints::template dot<kForm.wide()>(start, unit_quad<V, kForm, kFirstQuad + 2 * c>(unit_codes),
+                                            V::Quad::load(a + 8 * c));
+      odd = V::Ints::template dot<kForm.wide()>(odd, unit_quad<V, kForm, kFirstQuad + 2 * c + 1>(unit_codes),
+                                          V::Quad::load(a + 8 * c + 4));
     });
-    return V::add_int(start, odd);
+    return start + odd;
   }
 }
 
@@ -44,19 +44,19 @@ static void multiply_row_form(const RowProduct& product) {
     const float* scales = product.row.scales;
     const std::int32_t* starts = product.row.starts;
     const float* sums = product.row.sums;
-    GroupScales<V> super{V::set(0.0f), V::set(0.0f)};
-    auto out = V::set(0.0f);
+    GroupScales<V> super{V::broadcast(0.0f), V::broadcast(0.0f)};
+    auto out = V::broadcast(0.0f);
     for (std::int64_t index = 0; index < product.num_units; ++index) {
       enter_unit<V, kForm>(index, unit, super);
       unrolled<0, kForm.unit_bytes() / kLineBytes>([&]<int line>() __attribute__((always_inline)) {
         __builtin_prefetch(unit + kPrefetchBytes + line * kLineBytes, 0, 3);
       });
       unrolled<0, kGroups>([&]<int g>() __attribute__((always_inline)) {
-        const auto start = V::set_int(kForm.has_min ? kMagicBits : starts[g]);
+        const auto start = V::Ints::broadcast(kForm.has_min ? kMagicBits : starts[g]);
         const auto acc = group_product<V, kForm, g * kForm.group / 4>(unit + kForm.scale_bytes(),
                                                                      codes + g * kForm.group, start);
         const GroupScales<V> group = group_scales<V, kForm>(unit, g, super);
-        out = add_group<V, kForm.has_min>(out, acc, group.d, minus_magic_times<V>(group.d), group.m,
+        out = add_group<V, kForm.has_min>(out, acc, group.d, minus_magic_times(group.d), group.m,
                                           kForm.has_min ? sums[g] : 0.0f, scales[g * kForm.group / 32]);
       });
       unit += kForm.unit_bytes();

@@ -1,15 +1,12 @@
-// The products over block formats, written once for a vector type V of 16 lanes. Included by linear_<set>.cpp alone,
-// each with its own V in an anonymous namespace: nothing compiled for one instruction set is linked into another.
-//
-// V has: F (16 floats), I (16 int32), B (64 bytes: a chunk), A (4 activation codes in every lane), and the functions
-// used below. V::dot<kWide>(acc, codes, a) adds, in each lane, the exact sum of 4 products; wide codes count as
-// code - kWideOffset.
+// The products over block formats, for any instruction set's Floats V. Functions are static, and templates over V: none
+// that is compiled for one set is linked into another.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/cpu/linear/kernels.h"
+#include "kernels/cpu/simd/product_tile.h"
 
 namespace pocket {
 
@@ -34,24 +31,34 @@ static void with_form(DType dtype, Body&& body) {
   }
 }
 
-// Chunk `c` of a unit, whose codes are at `codes`.
+template <class V>
+[[gnu::always_inline]] static inline V load_halves(const std::byte* data) {
+  return V::load(reinterpret_cast<const std::uint16_t*>(data));
+}
+
+template <class V>
+[[gnu::always_inline]] static inline V load_bytes(const std::byte* data) {
+  return V::load(reinterpret_cast<const std::int8_t*>(data));
+}
+
+// Quad `c` of a unit, whose codes are at `codes`.
 template <class V, PackedForm kForm, int c>
-[[gnu::always_inline]] static inline typename V::B unit_chunk(const std::byte* codes) {
+[[gnu::always_inline]] static inline typename V::Bytes unit_quad(const std::byte* codes) {
   constexpr int kBits = kForm.code_bits;
   if constexpr (kBits == 8) {
-    return V::load_bytes(codes + c * kLineBytes);
+    return V::Bytes::load(codes + c * kLineBytes);
   } else if constexpr (kBits < 4) {
-    const auto pairs = V::template bit_pair<c % 4>(V::load_bytes(codes + c / 4 * kLineBytes));
-    if constexpr (kBits == 3) return V::template or_plane<4>(pairs, codes + 256 + c * 8);
+    const auto pairs = V::Bytes::load(codes + c / 4 * kLineBytes).template bit_pair<c % 4>();
+    if constexpr (kBits == 3) return pairs.template or_plane<4>(codes + 256 + c * 8);
     return pairs;
   } else {
-    const auto line = V::load_bytes(codes + (c / 8 * 4 + c % 4) * kLineBytes);
-    const auto nibbles = c % 8 < 4 ? V::low_nibbles(line) : V::high_nibbles(line);
-    if constexpr (kForm.table == CodeTable::kIQ4) return V::look_up(nibbles, kIQ4Codes);
-    if constexpr (kForm.table == CodeTable::kE2M1) return V::look_up(nibbles, kE2M1Codes);
-    if constexpr (kBits == 5) return V::template or_plane<16>(nibbles, codes + 512 + c * 8);
+    const auto line = V::Bytes::load(codes + (c / 8 * 4 + c % 4) * kLineBytes);
+    const auto nibbles = c % 8 < 4 ? line.low_nibbles() : line.high_nibbles();
+    if constexpr (kForm.table == CodeTable::kIQ4) return nibbles.look_up(kIQ4Codes);
+    if constexpr (kForm.table == CodeTable::kE2M1) return nibbles.look_up(kE2M1Codes);
+    if constexpr (kBits == 5) return nibbles.template or_plane<16>(codes + 512 + c * 8);
     if constexpr (kBits == 6) {
-      return V::template or_upper_pair<c % 4>(nibbles, V::load_bytes(codes + 512 + c / 4 * kLineBytes));
+      return nibbles.template or_upper_pair<c % 4>(V::Bytes::load(codes + 512 + c / 4 * kLineBytes));
     }
     return nibbles;
   }
@@ -59,8 +66,8 @@ template <class V, PackedForm kForm, int c>
 
 template <class V>
 struct GroupScales {
-  typename V::F d;
-  typename V::F m;
+  V d;
+  V m;
 };
 
 // d and m of group `g` of a unit; `super` holds those of its super-block.
@@ -70,13 +77,13 @@ template <class V, PackedForm kForm>
   constexpr int kGroups = kForm.unit_groups();
   GroupScales<V> scales = super;
   if constexpr (kForm.scales == ScaleKind::kSuper) {
-    scales.d = V::mul(super.d, V::from_i8(unit + kStripRows * g));
-    if constexpr (kForm.has_min) scales.m = V::mul(super.m, V::from_i8(unit + kStripRows * (kGroups + g)));
+    scales.d = super.d * load_bytes<V>(unit + kStripRows * g);
+    if constexpr (kForm.has_min) scales.m = super.m * load_bytes<V>(unit + kStripRows * (kGroups + g));
   } else if constexpr (kForm.scales == ScaleKind::kBFloat) {
-    scales.d = V::from_bfloat(unit + 2 * kStripRows * g);
+    scales.d = V::load_bfloat(unit + 2 * kStripRows * g);
   } else {
-    scales.d = V::from_half(unit + 2 * kStripRows * g);
-    if constexpr (kForm.has_min) scales.m = V::from_half(unit + 2 * kStripRows * (kGroups + g));
+    scales.d = load_halves<V>(unit + 2 * kStripRows * g);
+    if constexpr (kForm.has_min) scales.m = load_halves<V>(unit + 2 * kStripRows * (kGroups + g));
   }
   return scales;
 }
@@ -87,8 +94,8 @@ template <class V, PackedForm kForm>
                                                      GroupScales<V>& super) {
   if constexpr (kForm.scales == ScaleKind::kSuper) {
     if (index % kSuperUnits != 0) return;
-    super.d = V::from_half(unit);
-    if constexpr (kForm.has_min) super.m = V::from_half(unit + 2 * kStripRows);
+    super.d = load_halves<V>(unit);
+    if constexpr (kForm.has_min) super.m = load_halves<V>(unit + 2 * kStripRows);
     unit += kLineBytes;
   }
 }
@@ -103,26 +110,26 @@ template <int kFrom, int kTo, class Body>
 }
 
 template <class V>
-[[gnu::always_inline]] static inline typename V::F minus_magic_times(typename V::F d) {
-  return V::mul(V::set(-kMagic), d);
+[[gnu::always_inline]] static inline V minus_magic_times(V d) {
+  return V::broadcast(-kMagic) * d;
 }
 
 template <class V, PackedForm kForm>
 static void expand_strip(const std::byte* unit, std::int64_t num_units, std::byte* panel) {
-  constexpr int kGroupChunks = kForm.group / 4;
-  GroupScales<V> super{V::set(0.0f), V::set(0.0f)};
+  constexpr int kGroupQuads = kForm.group / 4;
+  GroupScales<V> super{V::broadcast(0.0f), V::broadcast(0.0f)};
   for (std::int64_t index = 0; index < num_units; ++index) {
     enter_unit<V, kForm>(index, unit, super);
     const std::byte* codes = unit + kForm.scale_bytes();
     unrolled<0, kForm.unit_groups()>([&]<int g>() __attribute__((always_inline)) {
-      unrolled<0, kGroupChunks>([&]<int c>() __attribute__((always_inline)) {
-        V::store_bytes(panel + c * kLineBytes, unit_chunk<V, kForm, g * kGroupChunks + c>(codes));
+      unrolled<0, kGroupQuads>([&]<int c>() __attribute__((always_inline)) {
+        unit_quad<V, kForm, g * kGroupQuads + c>(codes).store(panel + c * kLineBytes);
       });
       const GroupScales<V> scales = group_scales<V, kForm>(unit, g, super);
-      float* floats = reinterpret_cast<float*>(panel + kGroupChunks * kLineBytes);
-      V::store(floats, scales.d);
-      V::store(floats + kStripRows, minus_magic_times<V>(scales.d));
-      if constexpr (kForm.has_min) V::store(floats + 2 * kStripRows, scales.m);
+      float* floats = reinterpret_cast<float*>(panel + kGroupQuads * kLineBytes);
+      scales.d.store(floats);
+      minus_magic_times(scales.d).store(floats + kStripRows);
+      if constexpr (kForm.has_min) scales.m.store(floats + 2 * kStripRows);
       panel += panel_group_bytes(kForm.group, kForm.has_min);
     });
     unit += kForm.unit_bytes();
@@ -136,18 +143,18 @@ static void expand_codes(DType dtype, const std::byte* strip, std::int64_t num_u
 
 template <class V, PackedForm kForm>
 static void expand_strip_floats(const std::byte* unit, std::int64_t num_units, float* panel) {
-  constexpr int kGroupChunks = kForm.group / 4;
-  GroupScales<V> super{V::set(0.0f), V::set(0.0f)};
+  constexpr int kGroupQuads = kForm.group / 4;
+  GroupScales<V> super{V::broadcast(0.0f), V::broadcast(0.0f)};
   for (std::int64_t index = 0; index < num_units; ++index) {
     enter_unit<V, kForm>(index, unit, super);
     const std::byte* codes = unit + kForm.scale_bytes();
-    unrolled<0, kUnitChunks>([&]<int c>() __attribute__((always_inline)) {
-      const GroupScales<V> scales = group_scales<V, kForm>(unit, c / kGroupChunks, super);
-      const auto chunk = unit_chunk<V, kForm, c>(codes);
+    unrolled<0, kUnitQuads>([&]<int c>() __attribute__((always_inline)) {
+      const GroupScales<V> scales = group_scales<V, kForm>(unit, c / kGroupQuads, super);
+      const auto quad = unit_quad<V, kForm, c>(codes);
       unrolled<0, 4>([&]<int j>() __attribute__((always_inline)) {
-        const auto level = V::add(V::to_float(V::template byte_of_lanes<j>(chunk)), V::set(float{-kForm.offset}));
-        const auto product = V::mul(scales.d, level);
-        V::store(panel, kForm.has_min ? V::add(product, scales.m) : product);
+        const auto level = V::convert(quad.template byte_of_lanes<j>()) + V::broadcast(float{-kForm.offset});
+        const auto product = scales.d * level;
+        (kForm.has_min ? product + scales.m : product).store(panel);
         panel += kStripRows;
       });
     });
@@ -163,9 +170,9 @@ static void expand_floats(DType dtype, const std::byte* strip, std::int64_t num_
 // The first `count` of 16 results, one by one.
 template <class V>
 [[gnu::noinline, gnu::cold]] static void store_few(const float* bias, bool add, std::int64_t count,
-                                                   typename V::F value, float* y) {
+                                                   V value, float* y) {
   alignas(64) float values[kStripRows];
-  V::store(values, value);
+  value.store(values);
   for (std::int64_t i = 0; i < count; ++i) {
     const float sum = bias == nullptr ? values[i] : values[i] + bias[i];
     y[i] = add ? y[i] + sum : sum;
@@ -175,30 +182,30 @@ template <class V>
 // Results of the 16 columns from `column` on, of one row.
 template <class V>
 [[gnu::always_inline]] static inline void store_output(const ProductOutput& output, int row, std::int64_t column,
-                                                       typename V::F value) {
+                                                       V value) {
   float* y = output.y + row * output.stride + column;
   const float* bias = output.bias == nullptr ? nullptr : output.bias + column;
   const std::int64_t count = output.num_columns - column;
   if (count < kStripRows) return store_few<V>(bias, output.add, count, value, y);
-  if (bias != nullptr) value = V::add(value, V::load(bias));
-  if (output.add) value = V::add(V::load(y), value);
-  V::store(y, value);
+  if (bias != nullptr) value = value + V::load(bias);
+  if (output.add) value = V::load(y) + value;
+  value.store(y);
 }
 
 // The float part of a group's result (kernels.h has the formula).
 template <class V, bool kMin>
-[[gnu::always_inline]] static inline typename V::F add_group(typename V::F out, typename V::I acc, typename V::F d,
-                                                             typename V::F c, typename V::F m, float sum,
+[[gnu::always_inline]] static inline V add_group(V out, typename V::Ints acc, V d,
+                                                             V c, V m, float sum,
                                                              float scale) {
-  auto t = V::fma(V::as_float(acc), d, c);
-  if constexpr (kMin) t = V::fma(m, V::set(sum), t);
-  return V::fma(t, V::set(scale), out);
+  auto t = V::fma(V::bit_cast(acc), d, c);
+  if constexpr (kMin) t = V::fma(m, V::broadcast(sum), t);
+  return V::fma(t, V::broadcast(scale), out);
 }
 
 // kRows activation rows times kStrips panels.
 template <class V, int kGroup, bool kMin, bool kWide, int kRows, int kStrips>
 static void multiply_tile(const PanelProduct& product, int first_row, const std::byte* next, std::int64_t next_bytes) {
-  constexpr int kChunks = kGroup / 4;
+  constexpr int kQuads = kGroup / 4;
   const QuantisedRows& rows = product.rows;
   const std::int64_t first = first_row;
   const std::int8_t* codes = rows.codes + first * rows.code_stride;
@@ -211,40 +218,40 @@ static void multiply_tile(const PanelProduct& product, int first_row, const std:
   const std::int64_t next_step = (next_bytes / product.num_groups + kLineBytes) / kLineBytes * kLineBytes;
   float* partial = product.partial + first * kPartialColumns;
 
-  typename V::F out[kRows][kStrips];
+  V out[kRows][kStrips];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
     for (int s = 0; s < kStrips; ++s) {
-      out[r][s] = product.is_first ? V::set(0.0f) : V::load(partial + r * kPartialColumns + s * kStripRows);
+      out[r][s] = product.is_first ? V::broadcast(0.0f) : V::load(partial + r * kPartialColumns + s * kStripRows);
     }
   }
   for (std::int64_t g = 0; g < product.num_groups; ++g) {
-    typename V::I acc[kRows][kStrips];
+    typename V::Ints acc[kRows][kStrips];
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-      for (int s = 0; s < kStrips; ++s) acc[r][s] = V::set_int(kMin ? kMagicBits : starts[r * rows.group_stride + g]);
+      for (int s = 0; s < kStrips; ++s) acc[r][s] = V::Ints::broadcast(kMin ? kMagicBits : starts[r * rows.group_stride + g]);
     }
     for (const std::byte* end = next + next_step; next < end && next < next_end; next += kLineBytes) {
       __builtin_prefetch(next, 0, 2);
       if constexpr (kStrips > 1) __builtin_prefetch(next + product.next_stride, 0, 2);
     }
 #pragma GCC unroll 16
-    for (int c = 0; c < kChunks; ++c) {
-      typename V::B w[kStrips];
+    for (int c = 0; c < kQuads; ++c) {
+      typename V::Bytes w[kStrips];
 #pragma GCC unroll 16
-      for (int s = 0; s < kStrips; ++s) w[s] = V::load_bytes(panel + s * product.panel_bytes + c * kLineBytes);
+      for (int s = 0; s < kStrips; ++s) w[s] = V::Bytes::load(panel + s * product.panel_bytes + c * kLineBytes);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        const auto a = V::activations(codes + r * rows.code_stride + 4 * c);
+        const auto a = V::Quad::load(codes + r * rows.code_stride + 4 * c);
 #pragma GCC unroll 16
-        for (int s = 0; s < kStrips; ++s) acc[r][s] = V::template dot<kWide>(acc[r][s], w[s], a);
+        for (int s = 0; s < kStrips; ++s) acc[r][s] = V::Ints::template dot<kWide>(acc[r][s], w[s], a);
       }
     }
 #pragma GCC unroll 16
     for (int s = 0; s < kStrips; ++s) {
-      const auto* floats = reinterpret_cast<const float*>(panel + s * product.panel_bytes + kChunks * kLineBytes);
+      const auto* floats = reinterpret_cast<const float*>(panel + s * product.panel_bytes + kQuads * kLineBytes);
       const auto d = V::load(floats);
       const auto c = V::load(floats + kStripRows);
       const auto m = kMin ? V::load(floats + 2 * kStripRows) : d;
@@ -261,22 +268,13 @@ static void multiply_tile(const PanelProduct& product, int first_row, const std:
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-    for (int s = 0; s < kStrips; ++s) V::store(partial + r * kPartialColumns + s * kStripRows, out[r][s]);
+    for (int s = 0; s < kStrips; ++s) out[r][s].store(partial + r * kPartialColumns + s * kStripRows);
   }
-}
-
-// Calls body.operator()<n>() for n == count, which is in [1, kMost].
-template <int kMost, class Body>
-static void with_count(int count, Body&& body) {
-  if constexpr (kMost > 1) {
-    if (count < kMost) return with_count<kMost - 1>(count, body);
-  }
-  body.template operator()<kMost>();
 }
 
 template <class V, int kGroup, bool kMin, bool kWide, int kStrips>
 static void multiply_tiles(const PanelProduct& product) {
-  constexpr int kMost = V::kTileRows;
+  constexpr int kMost = V::Ints::kTileRows;
   // Tiles of nearly equal height.
   const int num_tiles = (product.num_rows + kMost - 1) / kMost;
   const std::int64_t next_step = (product.next_bytes / num_tiles + kLineBytes) / kLineBytes * kLineBytes;
@@ -285,7 +283,7 @@ static void multiply_tiles(const PanelProduct& product) {
     const std::int64_t next = tile * next_step;
     const std::int64_t next_left = product.next_bytes - next;
     const std::int64_t next_bytes = next_left < 0 ? 0 : next_left < next_step ? next_left : next_step;
-    with_count<kMost>(count, [&]<int kRows>() {
+    with_constant<kMost>(count, [&]<int kRows>() {
       multiply_tile<V, kGroup, kMin, kWide, kRows, kStrips>(product, row, product.next + next, next_bytes);
     });
     if (product.is_last) {
@@ -309,7 +307,7 @@ static void multiply_panels(const PanelProduct& product) {
   if (product.group == 16 && product.has_min) return with_strips.template operator()<16, true, false>();
   if (product.group == 16) return with_strips.template operator()<16, false, false>();
   if (product.has_min) return with_strips.template operator()<32, true, false>();
-  if (!V::kUnsignedDot && product.wide) return with_strips.template operator()<32, false, !V::kUnsignedDot>();
+  if (!V::Ints::kUnsignedDot && product.wide) return with_strips.template operator()<32, false, !V::Ints::kUnsignedDot>();
   with_strips.template operator()<32, false, false>();
 }
 

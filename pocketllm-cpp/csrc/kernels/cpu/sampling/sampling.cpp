@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/simd/kernel_choice.h"
+#include "kernels/cpu/simd/dispatch.h"
 #include "kernels/cpu/sampling/kernels.h"
 
 namespace pocket {
@@ -23,14 +23,14 @@ bool comes_before(const TokenLogit& a, const TokenLogit& b) {
 }  // namespace
 
 std::int32_t argmax(std::span<const float> logits) noexcept {
-  const SamplingKernels& kernels = chosen_kernels<SamplingKernelsOf>();
+  const SamplingKernels& kernels = kernels_in_use<SamplingKernelsOf>();
   const float largest = kernels.largest(logits.data(), size_of(logits));
   if (largest == -INFINITY) return 0;
   return static_cast<std::int32_t>(kernels.find_at_least(logits.data(), size_of(logits), largest));
 }
 
 double log_sum_exp(std::span<const float> logits, float scale) noexcept {
-  const SamplingKernels& kernels = chosen_kernels<SamplingKernelsOf>();
+  const SamplingKernels& kernels = kernels_in_use<SamplingKernelsOf>();
   const float largest = kernels.largest(logits.data(), size_of(logits));
   if (std::isinf(largest)) return largest;
   const float shift = scale * largest;
@@ -49,7 +49,7 @@ void log_probabilities(std::span<const float> logits, double log_sum, std::span<
 }
 
 void top_logits(std::span<const float> logits, std::int64_t count, std::vector<TokenLogit>& out) {
-  const SamplingKernels& kernels = chosen_kernels<SamplingKernelsOf>();
+  const SamplingKernels& kernels = kernels_in_use<SamplingKernelsOf>();
   out.clear();
   if (count <= 0) return;
   // A heap of the best so far with the worst of them on top; what cannot enter is not looked at one by one.
@@ -76,7 +76,7 @@ void top_logits(std::span<const float> logits, std::int64_t count, std::vector<T
 
 bool collect_at_least(std::span<const float> logits, float threshold, std::int64_t max_count,
                       std::vector<TokenLogit>& out) {
-  const SamplingKernels& kernels = chosen_kernels<SamplingKernelsOf>();
+  const SamplingKernels& kernels = kernels_in_use<SamplingKernelsOf>();
   out.clear();
   TokenLogit found[kBlock];
   for (std::int64_t begin = 0; begin < size_of(logits); begin += kBlock) {
@@ -91,7 +91,7 @@ bool collect_at_least(std::span<const float> logits, float threshold, std::int64
 }
 
 std::int32_t draw(std::span<const float> logits, float scale, double uniform) noexcept {
-  const SamplingKernels& kernels = chosen_kernels<SamplingKernelsOf>();
+  const SamplingKernels& kernels = kernels_in_use<SamplingKernelsOf>();
   const float largest = kernels.largest(logits.data(), size_of(logits));
   if (std::isinf(largest)) return argmax(logits);
   const float shift = scale * largest;
@@ -129,7 +129,7 @@ std::int32_t draw(std::span<const float> logits, float scale, double uniform) no
 }
 
 void mask_disallowed(std::span<const std::uint32_t> words, std::span<float> logits) noexcept {
-  chosen_kernels<SamplingKernelsOf>().mask_disallowed(words.data(), static_cast<std::int64_t>(words.size()),
+  kernels_in_use<SamplingKernelsOf>().mask_disallowed(words.data(), static_cast<std::int64_t>(words.size()),
                                                       size_of(logits), logits.data());
 }
 

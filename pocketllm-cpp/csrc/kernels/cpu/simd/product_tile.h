@@ -22,7 +22,7 @@ template <class V, int kRows, int kColumns, class T>
     for (int r = 0; r < kRows; ++r) {
       const V x = V::broadcast(a[r * a_stride + k]);
 #pragma GCC unroll 8
-      for (int c = 0; c < kColumns; ++c) accumulators[r][c] = V::fma(x, column[c], accumulators[r][c]);
+      for (int c = 0; c < kColumns; ++c) accumulators[r][c] = V::mul_add(x, column[c], accumulators[r][c]);
     }
   }
 }

@@ -1,28 +1,17 @@
-// The loops of Gated DeltaNet over any instruction set's Lanes.
-#pragma once
+// The loops of Gated DeltaNet over any instruction set's Floats V.
+#include "kernels/cpu/delta_net/kernels.h"
 
 #include <cstdint>
 
-#include "kernels/cpu/delta_net/kernels.h"
 #include "kernels/cpu/simd/product_tile.h"
 #include "kernels/cpu/simd/vector_math.h"
+#include POCKET_SIMD_HEADER
 
 namespace pocket {
 
 template <class V>
 struct DeltaNetInner {
   static constexpr int kStepColumns = V::kTileRows * V::kTileColumns / 3 > 0 ? V::kTileRows * V::kTileColumns / 3 : 1;
-
-  static V load_part(const float* p, std::int64_t count) noexcept {
-    return count >= V::kCount ? V::load(p) : V::load_first(p, static_cast<int>(count));
-  }
-  static void store_part(V x, float* p, std::int64_t count) noexcept {
-    if (count >= V::kCount) {
-      x.store(p);
-    } else {
-      x.store_first(p, static_cast<int>(count));
-    }
-  }
 
   static void transpose_taps(const float* taps, std::int64_t kernel_size, std::int64_t count, std::int64_t stride,
                              float* out) noexcept {
@@ -57,7 +46,7 @@ struct DeltaNetInner {
       const std::int64_t left = count - i;
       V sum = V::zero();
       for (std::int64_t t = 0; t < kernel_size; ++t) {
-        sum = V::fma(load_part(inputs[t] + i, left), load_part(taps + t * stride + i, left), sum);
+        sum = V::mul_add(load_part<V>(inputs[t] + i, left), load_part<V>(taps + t * stride + i, left), sum);
       }
       store_part(silu(sum), out + i, left);
     }
@@ -66,9 +55,9 @@ struct DeltaNetInner {
   static float sum_of_squares(const float* x, std::int64_t count) noexcept {
     V sums[2] = {V::zero(), V::zero()};
     for (std::int64_t i = 0; i < count; i += V::kCount) {
-      const V values = load_part(x + i, count - i);
+      const V values = load_part<V>(x + i, count - i);
       V& sum = sums[(i / V::kCount) % 2];
-      sum = V::fma(values, values, sum);
+      sum = V::mul_add(values, values, sum);
     }
     return (sums[0] + sums[1]).sum();
   }
@@ -76,7 +65,7 @@ struct DeltaNetInner {
   static void normalize(std::int64_t count, float factor, float* x) noexcept {
     const V scale = V::broadcast(factor / __builtin_sqrtf(sum_of_squares(x, count) + 1e-6f));
     for (std::int64_t i = 0; i < count; i += V::kCount) {
-      store_part(load_part(x + i, count - i) * scale, x + i, count - i);
+      store_part(load_part<V>(x + i, count - i) * scale, x + i, count - i);
     }
   }
 
@@ -91,13 +80,13 @@ struct DeltaNetInner {
       const V key = V::broadcast(s.keys[k]);
 #pragma GCC unroll 8
       for (int c = 0; c < kColumns; ++c) {
-        predicted[c] = V::fma(key, V::load(s.state + k * s.padded_value + dim + c * V::kCount), predicted[c]);
+        predicted[c] = V::mul_add(key, V::load(s.state + k * s.padded_value + dim + c * V::kCount), predicted[c]);
       }
     }
     V delta[kColumns], out[kColumns];
 #pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) {
-      delta[c] = V::fnma(predicted[c], decays, V::load(s.values + dim + c * V::kCount)) * V::broadcast(beta);
+      delta[c] = V::neg_mul_add(predicted[c], decays, V::load(s.values + dim + c * V::kCount)) * V::broadcast(beta);
       out[c] = V::zero();
     }
     for (std::int64_t k = 0; k < s.key_dim; ++k) {
@@ -106,9 +95,9 @@ struct DeltaNetInner {
       float* row = s.state + k * s.padded_value + dim;
 #pragma GCC unroll 8
       for (int c = 0; c < kColumns; ++c) {
-        const V state = V::fma(key, delta[c], V::load(row + c * V::kCount) * decays);
+        const V state = V::mul_add(key, delta[c], V::load(row + c * V::kCount) * decays);
         state.store(row + c * V::kCount);
-        out[c] = V::fma(query, state, out[c]);
+        out[c] = V::mul_add(query, state, out[c]);
       }
     }
 #pragma GCC unroll 8
@@ -240,7 +229,7 @@ struct DeltaNetInner {
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
           if (r < j || (r == j && !kDiagonal)) continue;
-          sums[r][c] = V::fma(V::broadcast(triangle[(row + r) * kChunk + row + j]), one, sums[r][c]);
+          sums[r][c] = V::mul_add(V::broadcast(triangle[(row + r) * kChunk + row + j]), one, sums[r][c]);
         }
       }
     }
@@ -272,7 +261,7 @@ struct DeltaNetInner {
         const V beta = V::broadcast(gates.beta[row + r]);
 #pragma GCC unroll 8
         for (int c = 0; c < kColumns; ++c) {
-          sums[r][c] = V::fnma(sums[r][c], decay, V::load(s.values + (row + r) * stride + dim + c * V::kCount)) * beta;
+          sums[r][c] = V::neg_mul_add(sums[r][c], decay, V::load(s.values + (row + r) * stride + dim + c * V::kCount)) * beta;
         }
       }
       multiply_triangle<false>(sums, s.solve, s.corrected, row);
@@ -342,8 +331,8 @@ struct DeltaNetInner {
     for (std::int64_t i = 0; i < count; i += V::kCount) {
       V::prefetch(next + i);
       const std::int64_t left = count - i;
-      const V normalized = load_part(x + i, left) * factor * load_part(norm + i, left);
-      store_part(normalized * silu(load_part(z + i, left)), y + i, left);
+      const V normalized = load_part<V>(x + i, left) * factor * load_part<V>(norm + i, left);
+      store_part(normalized * silu(load_part<V>(z + i, left)), y + i, left);
     }
   }
 };
@@ -355,5 +344,7 @@ const DeltaNetKernels& DeltaNetKernelsOf<V>::table() noexcept {
                                           Inner::compare_keys,   Inner::chunk,    Inner::finish};
   return kTable;
 }
+
+template struct DeltaNetKernelsOf<POCKET_SIMD::Floats>;
 
 }  // namespace pocket

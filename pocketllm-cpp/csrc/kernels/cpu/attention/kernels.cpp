@@ -1,11 +1,11 @@
-// The loops of attention over any instruction set's Lanes (see kernels.h for the order of operations).
-#pragma once
+// The loops of attention over any instruction set's Floats V (see kernels.h for the order of operations).
+#include "kernels/cpu/attention/kernels.h"
 
 #include <cstdint>
 
-#include "kernels/cpu/attention/kernels.h"
 #include "kernels/cpu/simd/product_tile.h"
 #include "kernels/cpu/simd/vector_math.h"
+#include POCKET_SIMD_HEADER
 
 namespace pocket {
 
@@ -49,7 +49,7 @@ struct AttentionInner {
     return converts(tile) ? rows + std::int64_t{kSpan} * (tile.head_dim + tile.padded_dim) : rows;
   }
 
-  static Scratch divide(const AttentionTile& tile, float* memory) noexcept {
+  static Scratch lay_out(const AttentionTile& tile, float* memory) noexcept {
     Scratch scratch{};
     scratch.weights = memory;
     scratch.keys = scratch.weights + std::int64_t{tile.num_rows} * kSpan;
@@ -181,7 +181,7 @@ struct AttentionInner {
     state.largest[row] = largest;
     factor.store_first(scratch.factors + row, 1);
     const V in_lanes = (row_weights[0] + row_weights[1]) + (row_weights[2] + row_weights[3]);
-    V::fma(V::load(state.sums + row * kLanes), factor, in_lanes).store(state.sums + row * kLanes);
+    V::mul_add(V::load(state.sums + row * kLanes), factor, in_lanes).store(state.sums + row * kLanes);
 #pragma GCC unroll 8
     for (int b = 0; b < kSpanBlocks; ++b) {
       if (b < span.first_block || b >= span.end_block) continue;
@@ -275,7 +275,7 @@ struct AttentionInner {
   static void attend_segment(const AttentionTile& tile, std::int64_t segment, const AttentionState& state,
                              float* memory) noexcept {
     clear(tile.num_rows, tile.padded_dim, state);
-    const Scratch scratch = divide(tile, memory);
+    const Scratch scratch = lay_out(tile, memory);
     for (std::int64_t start = segment * kSegment; start < (segment + 1) * kSegment; start += kSpan) {
       Span span;
       if (!find_span(tile, start, span)) continue;
@@ -304,10 +304,10 @@ struct AttentionInner {
       const V take = softmax_weight(V::broadcast(later - subtracted));
       into.largest[row] = largest;
       float* sums = into.sums + row * kLanes;
-      V::fma(V::load(from.sums + row * kLanes), take, V::load(sums) * keep).store(sums);
+      V::mul_add(V::load(from.sums + row * kLanes), take, V::load(sums) * keep).store(sums);
       float* values = into.values + row * padded_dim;
       for (std::int64_t d = 0; d < padded_dim; d += V::kCount) {
-        const V merged = V::fma(V::load(from.values + row * padded_dim + d), take, V::load(values + d) * keep);
+        const V merged = V::mul_add(V::load(from.values + row * padded_dim + d), take, V::load(values + d) * keep);
         (merged + V::zero()).store(values + d);  // not -0
       }
     }
@@ -318,12 +318,7 @@ struct AttentionInner {
     const V inverse = V::broadcast(1.0f / V::load(state.sums + row * kLanes).sum());
     const float* values = state.values + row * padded_dim;
     for (std::int64_t d = 0; d < head_dim; d += V::kCount) {
-      const V y = V::load(values + d) * inverse;
-      if (head_dim - d >= V::kCount) {
-        y.store(out + d);
-      } else {
-        y.store_first(out + d, static_cast<int>(head_dim - d));
-      }
+      store_part(V::load(values + d) * inverse, out + d, head_dim - d);
     }
   }
 
@@ -331,13 +326,9 @@ struct AttentionInner {
     for (std::int64_t i = 0; i < count; ++i) out[i] = x[i] * factor;
   }
 
-  static V load_part(const float* p, std::int64_t count) noexcept {
-    return count >= V::kCount ? V::load(p) : V::load_first(p, static_cast<int>(count));
-  }
-
   static float largest_magnitude(const float* x, std::int64_t count) noexcept {
     V largest = V::zero();
-    for (std::int64_t i = 0; i < count; i += V::kCount) largest = V::max(largest, load_part(x + i, count - i).abs());
+    for (std::int64_t i = 0; i < count; i += V::kCount) largest = V::max(largest, load_part<V>(x + i, count - i).abs());
     return largest.largest();
   }
 
@@ -348,13 +339,13 @@ struct AttentionInner {
 
   // Sixteen elements from d on, as they are stored. `inverse_scale` is for codes alone.
   static void narrow(const float* x, std::int64_t count, float, std::uint16_t* out) noexcept {
-    saturated(load_part(x, count), 65504.0f).store(out);
+    saturated(load_part<V>(x, count), 65504.0f).store(out);
   }
   static void narrow(const float* x, std::int64_t count, float, float* out) noexcept {
-    saturated(load_part(x, count), 0x1.fffffep+127f).store(out);
+    saturated(load_part<V>(x, count), 0x1.fffffep+127f).store(out);
   }
   static void narrow(const float* x, std::int64_t count, float inverse_scale, std::int8_t* out) noexcept {
-    (load_part(x, count) * V::broadcast(inverse_scale)).round().store(out);
+    (load_part<V>(x, count) * V::broadcast(inverse_scale)).round().store(out);
   }
 
   template <class T>
@@ -399,5 +390,7 @@ const AttentionKernels& AttentionKernelsOf<V>::table() noexcept {
                                            Inner::finish,         Inner::scale,          Inner::store};
   return kTable;
 }
+
+template struct AttentionKernelsOf<POCKET_SIMD::Floats>;
 
 }  // namespace pocket

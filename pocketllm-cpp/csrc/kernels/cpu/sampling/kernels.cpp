@@ -1,10 +1,10 @@
-// The passes over a row of logits, for any instruction set's Lanes.
-#pragma once
+// The passes over a row of logits, for any instruction set's Floats V.
+#include "kernels/cpu/sampling/kernels.h"
 
 #include <cstdint>
 
-#include "kernels/cpu/sampling/kernels.h"
 #include "kernels/cpu/simd/vector_math.h"
+#include POCKET_SIMD_HEADER
 
 namespace pocket {
 
@@ -13,7 +13,7 @@ struct SamplingInner {
   static constexpr float kInfinity = __builtin_inff();
 
   // Lanes past `count` are -inf.
-  static V load_part(const float* p, std::int64_t count) noexcept {
+  static V load_padded(const float* p, std::int64_t count) noexcept {
     if (count >= V::kCount) return V::load(p);
     const int n = static_cast<int>(count);
     return V::select(V::range(0, n), V::load_first(p, n), V::broadcast(-kInfinity));
@@ -30,12 +30,12 @@ struct SamplingInner {
         best[chain] = V::max(V::load(logits + i + chain * V::kCount), best[chain]);  // this order passes over NaN
       }
     }
-    for (; i < count; i += V::kCount) best[0] = V::max(load_part(logits + i, count - i), best[0]);
+    for (; i < count; i += V::kCount) best[0] = V::max(load_padded(logits + i, count - i), best[0]);
     return V::max(V::max(best[0], best[1]), V::max(best[2], best[3])).largest();
   }
 
   static std::uint32_t bits_at_least(const float* logits, std::int64_t count, V threshold) noexcept {
-    const std::uint32_t bits = V::bits(V::at_least(load_part(logits, count), threshold));
+    const std::uint32_t bits = V::bits(V::at_least(load_padded(logits, count), threshold));
     return count >= V::kCount ? bits : bits & ((1u << count) - 1u);
   }
 
@@ -64,7 +64,7 @@ struct SamplingInner {
 
   // NaN counts as -inf: 0.
   static V exponential(const float* logits, std::int64_t count, V scale, V shift) noexcept {
-    const V x = V::max(load_part(logits, count), V::broadcast(-kInfinity));
+    const V x = V::max(load_padded(logits, count), V::broadcast(-kInfinity));
     return exp(x * scale - shift);
   }
 
@@ -78,12 +78,7 @@ struct SamplingInner {
 
   static void exponentials(const float* logits, std::int64_t count, float scale, float shift, float* out) noexcept {
     for (std::int64_t i = 0; i < count; i += V::kCount) {
-      const V y = exponential(logits + i, count - i, V::broadcast(scale), V::broadcast(shift));
-      if (count - i >= V::kCount) {
-        y.store(out + i);
-      } else {
-        y.store_first(out + i, static_cast<int>(count - i));
-      }
+      store_part(exponential(logits + i, count - i, V::broadcast(scale), V::broadcast(shift)), out + i, count - i);
     }
   }
 
@@ -112,5 +107,7 @@ const SamplingKernels& SamplingKernelsOf<V>::table() noexcept {
                                           Inner::sum_exp, Inner::exponentials,  Inner::mask_disallowed};
   return kTable;
 }
+
+template struct SamplingKernelsOf<POCKET_SIMD::Floats>;
 
 }  // namespace pocket

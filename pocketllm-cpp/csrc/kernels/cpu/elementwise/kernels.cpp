@@ -1,26 +1,15 @@
-// The loops of the row-wise operations over any instruction set's Lanes.
-#pragma once
+// The loops of the row-wise operations over any instruction set's Floats V.
+#include "kernels/cpu/elementwise/kernels.h"
 
 #include <cstdint>
 
-#include "kernels/cpu/elementwise/kernels.h"
 #include "kernels/cpu/simd/vector_math.h"
+#include POCKET_SIMD_HEADER
 
 namespace pocket {
 
 template <class V>
 struct ElementwiseInner {
-  static V load_part(const float* p, std::int64_t count) noexcept {
-    return count >= V::kCount ? V::load(p) : V::load_first(p, static_cast<int>(count));
-  }
-  static void store_part(V x, float* p, std::int64_t count) noexcept {
-    if (count >= V::kCount) {
-      x.store(p);
-    } else {
-      x.store_first(p, static_cast<int>(count));
-    }
-  }
-
   // The squares go to 64 sums by column mod 64, which are added in a fixed tree.
   static void rms_norm(const float* x, const float* weight, float eps, std::int64_t num_columns, float* y) noexcept {
     constexpr std::int64_t kStep = 4 * V::kCount;
@@ -30,15 +19,15 @@ struct ElementwiseInner {
       for (int part = 0; part < 4; ++part) {
         const std::int64_t at = i + part * V::kCount;
         if (at >= num_columns) continue;
-        const V values = load_part(x + at, num_columns - at);
-        sums[part] = V::fma(values, values, sums[part]);
+        const V values = load_part<V>(x + at, num_columns - at);
+        sums[part] = V::mul_add(values, values, sums[part]);
       }
     }
     const float sum = ((sums[0] + sums[1]) + (sums[2] + sums[3])).sum();
     const V factor = V::broadcast(1.0f / __builtin_sqrtf(sum / static_cast<float>(num_columns) + eps));
     for (std::int64_t i = 0; i < num_columns; i += V::kCount) {
       const std::int64_t left = num_columns - i;
-      store_part(load_part(x + i, left) * factor * load_part(weight + i, left), y + i, left);
+      store_part(load_part<V>(x + i, left) * factor * load_part<V>(weight + i, left), y + i, left);
     }
   }
 
@@ -53,7 +42,7 @@ struct ElementwiseInner {
   static void gated_by(const float* gate, const float* up, std::int64_t num_columns, float* y) noexcept {
     for (std::int64_t i = 0; i < num_columns; i += V::kCount) {
       const std::int64_t left = num_columns - i;
-      store_part(activate<kGate>(load_part(gate + i, left)) * load_part(up + i, left), y + i, left);
+      store_part(activate<kGate>(load_part<V>(gate + i, left)) * load_part<V>(up + i, left), y + i, left);
     }
   }
 
@@ -70,17 +59,17 @@ struct ElementwiseInner {
 
   // (x, y) becomes (x cos - y sin, y cos + x sin).
   static void turn(V cosine, V sine, V& x, V& y) noexcept {
-    const V turned = V::fnma(y, sine, x * cosine);
-    y = V::fma(x, sine, y * cosine);
+    const V turned = V::neg_mul_add(y, sine, x * cosine);
+    y = V::mul_add(x, sine, y * cosine);
     x = turned;
   }
 
   static void rotate_halves(const float* cosines, const float* sines, std::int64_t num_pairs, float* x) noexcept {
     for (std::int64_t i = 0; i < num_pairs; i += V::kCount) {
       const std::int64_t left = num_pairs - i;
-      V first = load_part(x + i, left);
-      V second = load_part(x + num_pairs + i, left);
-      turn(load_part(cosines + i, left), load_part(sines + i, left), first, second);
+      V first = load_part<V>(x + i, left);
+      V second = load_part<V>(x + num_pairs + i, left);
+      turn(load_part<V>(cosines + i, left), load_part<V>(sines + i, left), first, second);
       store_part(first, x + i, left);
       store_part(second, x + num_pairs + i, left);
     }
@@ -97,7 +86,7 @@ struct ElementwiseInner {
       }
       V first, second;
       V::load_pairs(whole ? at : last, first, second);
-      turn(load_part(cosines + i, left), load_part(sines + i, left), first, second);
+      turn(load_part<V>(cosines + i, left), load_part<V>(sines + i, left), first, second);
       V::store_pairs(whole ? at : last, first, second);
       if (!whole) {
         for (std::int64_t j = 0; j < 2 * left; ++j) at[j] = last[j];
@@ -118,13 +107,13 @@ struct ElementwiseInner {
 
   static void scale(float factor, std::int64_t count, float* x) noexcept {
     for (std::int64_t i = 0; i < count; i += V::kCount) {
-      store_part(load_part(x + i, count - i) * V::broadcast(factor), x + i, count - i);
+      store_part(load_part<V>(x + i, count - i) * V::broadcast(factor), x + i, count - i);
     }
   }
 
   static void add(const float* x, std::int64_t count, float* y) noexcept {
     for (std::int64_t i = 0; i < count; i += V::kCount) {
-      store_part(load_part(y + i, count - i) + load_part(x + i, count - i), y + i, count - i);
+      store_part(load_part<V>(y + i, count - i) + load_part<V>(x + i, count - i), y + i, count - i);
     }
   }
 };
@@ -135,5 +124,7 @@ const ElementwiseKernels& ElementwiseKernelsOf<V>::table() noexcept {
   static constexpr ElementwiseKernels kTable{Inner::rms_norm, Inner::gated, Inner::rotate, Inner::scale, Inner::add};
   return kTable;
 }
+
+template struct ElementwiseKernelsOf<POCKET_SIMD::Floats>;
 
 }  // namespace pocket
