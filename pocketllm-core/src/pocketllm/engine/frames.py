@@ -28,24 +28,32 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
 
 
 class Generate(msgspec.Struct, frozen=True, tag="generate"):
+    """A request that was admitted; its choices have their handles."""
+
     request: GenerationRequest
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """End the sequence of ``handle`` at the next step. ``reason`` is a ``CancelReason``."""
+
     handle: int
     reason: str
 
 
 class Control(msgspec.Struct, frozen=True, tag="control"):
+    """A command for the whole engine; its answer is a ``ControlDone`` of the same ``ticket``."""
+
     ticket: int
     command: Command
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    pass
+    """Asked at each heartbeat; a child that hangs does not answer."""
 
 
 class Close(msgspec.Struct, frozen=True, tag="close"):
+    """End every sequence and then the engine, within ``deadline_s`` seconds."""
+
     deadline_s: float
 
 
@@ -53,11 +61,15 @@ ToChild = Open | Generate | Cancel | Control | Ping | Close
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """``fraction``, 0.0 to 1.0, of a ``stage`` of the open is done."""
+
     stage: str
     fraction: float
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """The engine is open."""
+
     capabilities: Capabilities
 
 
@@ -71,18 +83,24 @@ class OpenFailed(msgspec.Struct, frozen=True, tag="open_failed"):
 
 
 class Batch(msgspec.Struct, frozen=True, tag="batch"):
+    """What one step of the engine has posted."""
+
     batch: StepBatch
 
 
 class Stats(msgspec.Struct, frozen=True, tag="stats"):
+    """The engine's counters, sent when they have changed."""
+
     stats: EngineStats
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    pass
+    """The answer to a ``Ping``."""
 
 
 class ControlDone(msgspec.Struct, frozen=True, tag="control_done"):
+    """The answer to a ``Control``: its value or its error. ``known`` is false for a command that no hook took."""
+
     ticket: int
     known: bool
     value: Any = None
@@ -90,7 +108,7 @@ class ControlDone(msgspec.Struct, frozen=True, tag="control_done"):
 
 
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
-    pass
+    """The last frame: every sequence has had its final event."""
 
 
 FromChild = Progress | Opened | OpenFailed | Batch | Stats | Pong | ControlDone | Closed

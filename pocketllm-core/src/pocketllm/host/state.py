@@ -8,6 +8,8 @@ import msgspec
 
 
 class HostState(enum.StrEnum):
+    """Where a host is in its life. Nothing enters SLEEPING yet."""
+
     LOADING = "loading"
     READY = "ready"
     DRAINING = "draining"

@@ -10,14 +10,20 @@ from pocketllm.types import Capabilities
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
+    """Open the engine that the settings name."""
+
     settings: KitSettings
 
 
 class Run(msgspec.Struct, frozen=True, tag="run"):
+    """Run one case, by its id."""
+
     case: str
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened"):
+    """The engine is open, and this is what it declares."""
+
     capabilities: Capabilities
 
 

@@ -12,6 +12,8 @@ from pocketllm.types import LogprobEntry
 
 
 class TokenBytes(Protocol):
+    """The one method of a tokenizer that is used here."""
+
     def token_bytes(self, token_id: int) -> bytes: ...
 
 

@@ -42,6 +42,8 @@ _INVOKE_CLOSE = re.compile(rf"[{SPACE}]*{INVOKE_END}")
 
 
 class DeepSeekDsml(BlockSyntax):
+    """The syntax of DeepSeek V3.2 and V4."""
+
     name = "deepseek_dsml"
     special_texts = (DSML,)
     marks = tuple(f"<{DSML}{block}>" for block in BLOCKS)

@@ -26,6 +26,8 @@ _CLOSE = re.compile(r"[ \t\r\n]*</tool_call>[ \t\r\n]*")
 
 
 class HermesJson(BlockSyntax):
+    """The syntax of Hermes, Qwen 2.5 and Qwen 3."""
+
     name = "hermes_json"
     special_texts = (CALL, CALL_END)
     marks = (CALL,)

@@ -26,6 +26,8 @@ _SPACES = re.compile(r"[ \t\r\n]*")
 
 
 class Llama3Json(BlockSyntax):
+    """The syntax of Llama 3.1 and later."""
+
     name = "llama3_json"
     special_texts = (TAG,)
     marks = (TAG,)

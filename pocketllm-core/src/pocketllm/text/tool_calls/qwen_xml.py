@@ -36,6 +36,8 @@ _CALL_CLOSE = re.compile(r"[ \t\r\n]*</function>[ \t\r\n]*</tool_call>[ \t\r\n]*
 
 
 class QwenXml(BlockSyntax):
+    """The syntax of Qwen 3.5 and later, and of Qwen3-Coder."""
+
     name = "qwen_xml"
     special_texts = (CALL, CALL_END)
     marks = (CALL,)
