@@ -32,7 +32,7 @@ from pocketllm.engine.call import GenerateCall
 from pocketllm.engine_args import EngineArgs
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Choice, GenerationRequest
-from pocketllm_torch.engine.loop import TorchEngine
+from pocketllm_torch.engine.engine import TorchEngine
 from pocketllm_torch.engine.opening import open_engine
 from pocketllm_torch.models.decoder_weights import read_state
 from pocketllm_torch.models.llama import LlamaModel

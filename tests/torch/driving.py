@@ -24,7 +24,7 @@ from pocketllm.types import (
     TokenFlag,
     TokenLogprob,
 )
-from pocketllm_torch.engine.loop import TorchEngine
+from pocketllm_torch.engine.engine import TorchEngine
 from pocketllm_torch.engine.opening import open_engine
 
 LIMIT_S = 60.0

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pocketllm_torch.engine.block_pool import NULL_BLOCK, BlockPool
+from pocketllm_torch.engine.block_pool import BlockPool
+from pocketllm_torch.layers.kv_cache import NULL_BLOCK
 
 
 def test_allocates_rising_neighbours_and_never_the_null_block() -> None:

@@ -16,13 +16,15 @@ from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Choice, GenerationRequest
 from pocketllm_torch.engine.block_pool import BlockPool
 from pocketllm_torch.engine.opening import load_model
+from pocketllm_torch.engine.plan import Chunk, StepPlan, work_of
 from pocketllm_torch.engine.runner import Runner
-from pocketllm_torch.engine.scheduler import Chunk, StepPlan
 from pocketllm_torch.engine.sequence import Sequence
-from pocketllm_torch.layers.attention import AttentionPlan, ChunkSpan
-from pocketllm_torch.layers.kv_cache import KVCache
+from pocketllm_torch.engine.step import StepOutput
+from pocketllm_torch.layers.caches import Caches
+from pocketllm_torch.layers.row_layout import RowLayout, SpanRows
 from pocketllm_torch.models.llama import LlamaModel
 from pocketllm_torch.models.precision import Precision, choose_precision
+from pocketllm_torch.models.registry import Model
 from tests.torch.driving import Driver
 from tests.torch.tiny_llama import VOCAB, TinyLlama, random_ids, write_tiny_llama
 
@@ -78,27 +80,30 @@ class Bench:
 
     def __init__(self, path: Path, dtype: str = "float32", one_by_one: bool = False) -> None:
         self.model = load_model(open_checkpoint(path), choose_precision(dtype, CPU), 512, lambda stage, fraction: None)
-        sizes = self.model.config
         self.pool = BlockPool(100, BLOCK)
-        cache = KVCache(
-            num_layers=sizes.num_layers,
-            num_blocks=100,
-            block_size=BLOCK,
-            num_kv_heads=sizes.num_kv_heads,
-            head_dim=sizes.head_dim,
-            dtype=self.model.dtype,
-            device=CPU,
-        )
+        caches = make_caches(self.model, num_blocks=100)
         # What padding reads must not matter: only the null block is known to be zero.
-        cache.data[:, 1:].fill_(100.0)
-        self.runner = Runner(self.model, cache, CPU, VOCAB, one_by_one=one_by_one)
+        caches.kv.data[:, 1:].fill_(100.0)
+        self.runner = Runner(self.model, caches, CPU, VOCAB, one_by_one=one_by_one)
+
+    def execute(self, plan: StepPlan) -> tuple[list[Sequence], StepOutput]:
+        """The sequences with logits, and the step's output."""
+        work = work_of(plan, BLOCK)
+        with torch.inference_mode():
+            output = self.runner.execute(work.step)
+        return [member for member, span in zip(work.members, work.step.spans, strict=True) if span.num_logits], output
 
     def step(self, decodes: list[Sequence], chunks: list[Chunk]) -> dict[int, torch.Tensor]:
         """Logits of the last position of each sequence, by handle."""
-        with torch.inference_mode():
-            output = self.runner.execute(StepPlan(decodes, chunks))
+        sampled, output = self.execute(StepPlan(decodes, chunks))
         assert output.logits is not None
-        return {sequence.handle: row for sequence, row in zip(output.sampled, output.logits, strict=True)}
+        return {sequence.handle: row for sequence, row in zip(sampled, output.logits, strict=True)}
+
+
+def make_caches(model: Model, num_blocks: int) -> Caches:
+    return Caches(
+        model.config.caches, num_blocks=num_blocks, block_size=BLOCK, num_slots=4, dtype=model.dtype, device=CPU
+    )
 
 
 def largest(difference: torch.Tensor) -> float:
@@ -163,11 +168,10 @@ def test_prompt_logprobs_are_transformers_log_softmax(tiny: TinyLlama) -> None:
     lane = Lane(bench.pool, ids)
     lane.sequence.prompt_reported = False
     lane.sequence.tokens = list(ids)
-    with torch.inference_mode():
-        bench.runner.execute(StepPlan([], [Chunk(lane.sequence, 0, 70)]))
-        bench.runner.execute(StepPlan([], [Chunk(lane.sequence, 70, 80)]))
+    entries = []
+    for chunk in (Chunk(lane.sequence, 0, 70), Chunk(lane.sequence, 70, 80)):
+        entries += bench.execute(StepPlan([], [chunk]))[1].prompt_logprobs[0]
     expected = torch.log_softmax(tiny.logits(ids), -1)
-    entries = lane.sequence.prompt_logprobs
     assert [entry.row for entry in entries] == list(range(1, 150))
     for entry in entries:
         assert entry.logprob == pytest.approx(float(expected[entry.row - 1, ids[entry.row]]), abs=TOLERANCE)
@@ -316,19 +320,9 @@ def test_storage_forms_keep_smollm2s_distribution(smollm2_path: Path, repository
 
     def distribution(precision: Precision) -> torch.Tensor:
         model = load_model(checkpoint, precision, 512, lambda stage, fraction: None)
-        sizes = model.config
-        cache = KVCache(
-            num_layers=sizes.num_layers,
-            num_blocks=20,
-            block_size=BLOCK,
-            num_kv_heads=sizes.num_kv_heads,
-            head_dim=sizes.head_dim,
-            dtype=model.dtype,
-            device=CPU,
-        )
-        plan = AttentionPlan(slots=torch.arange(300) + BLOCK, chunks=[ChunkSpan(0, 300, 0)])
+        layout = RowLayout(cache_rows=torch.arange(300) + BLOCK, spans=[SpanRows(0, 300, 0)])
         with torch.inference_mode():
-            hidden = model.forward(torch.tensor(ids), torch.arange(300), plan, cache)
+            hidden = model.forward(torch.tensor(ids), torch.arange(300), layout, make_caches(model, num_blocks=20))
             return torch.log_softmax(model.logits(hidden), -1)
 
     reference = distribution(choose_precision("float32", CPU))

@@ -14,8 +14,13 @@ from pocketllm.engine.call import GenerateCall
 from pocketllm.errors import BackendUnavailableError, UnsupportedFeatureError
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Choice, Constraint, GenerationRequest, TokenFlag
-from pocketllm_torch.engine.runner import Runner, StepOutput
-from pocketllm_torch.engine.scheduler import Scheduler, StepPlan
+from pocketllm_torch.engine.inbox import Arrival
+from pocketllm_torch.engine.plan import StepPlan
+from pocketllm_torch.engine.runner import Runner
+from pocketllm_torch.engine.sampler import Sampler
+from pocketllm_torch.engine.scheduler import Scheduler
+from pocketllm_torch.engine.step import StepInput, StepOutput
+from pocketllm_torch.layers.caches import Caches
 from tests.torch.driving import LIMIT_S, Driver, Stream
 from tests.torch.tiny_llama import VOCAB, TinyLlama, random_ids
 
@@ -262,10 +267,10 @@ def test_a_failing_step_ends_its_streams_and_spares_the_engine(
     execute = Runner.execute
     failures = iter([True])
 
-    def failing(self: Runner, plan: StepPlan) -> StepOutput:
+    def failing(self: Runner, step: StepInput) -> StepOutput:
         if next(failures, False):
             raise RuntimeError("a kernel failed")
-        return execute(self, plan)
+        return execute(self, step)
 
     monkeypatch.setattr(Runner, "execute", failing)
     (stream,) = driver.submit(random_ids(5, seed=1))
@@ -280,7 +285,7 @@ def test_a_failing_step_ends_its_streams_and_spares_the_engine(
 
 
 def test_failing_again_and_again_is_fatal(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(self: Runner, plan: StepPlan) -> StepOutput:
+    def failing(self: Runner, step: StepInput) -> StepOutput:
         raise RuntimeError("broken for good")
 
     monkeypatch.setattr(Runner, "execute", failing)
@@ -298,7 +303,7 @@ def test_a_fault_of_the_loop_itself_leaves_nobody_waiting(driver: Driver, monkey
     (first,) = driver.submit(random_ids(5, seed=1), max_tokens=400)
     driver.wait_for_tokens(first, 1)
 
-    def failing(self: Scheduler) -> StepPlan:
+    def failing(self: Scheduler, drafts: object) -> StepPlan:
         raise RuntimeError("lost count")
 
     monkeypatch.setattr(Scheduler, "schedule", failing)
@@ -310,11 +315,16 @@ def test_a_fault_of_the_loop_itself_leaves_nobody_waiting(driver: Driver, monkey
         driver.submit(random_ids(5, seed=2))
 
 
-def test_a_failure_while_choices_fork_ends_them_all(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(self: Runner, source: int, target: int) -> None:
-        raise RuntimeError("no copy")
+@pytest.mark.parametrize("part, method", [(Sampler, "sample"), (Caches, "copy_block")])
+def test_a_failure_while_choices_fork_ends_them_all(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, part: type, method: str
+) -> None:
+    """Where the followers are sampled for the first time, and where they get their copies a step later."""
 
-    monkeypatch.setattr(Runner, "copy_block", failing)
+    def failing(*arguments: object, **options: object) -> None:
+        raise RuntimeError("no fork")
+
+    monkeypatch.setattr(part, method, failing)
     streams = driver.submit(random_ids(5, seed=1), n=3)
     driver.wait()
     assert [stream.reason for stream in streams] == ["error"] * 3
@@ -339,21 +349,22 @@ def test_a_request_accepted_just_before_close_gets_its_end(tiny: TinyLlama, monk
     """It arrives after the engine's thread has looked for messages, and close() comes before it looks again."""
     driver = Driver.open(tiny.path, dtype="float32")
     engine = driver.engine
-    look = engine._take_messages
+    inbox, loop = engine._inbox, engine._loop
+    take = inbox.take
     late: list[Stream] = []
     armed = threading.Event()
 
-    def look_and_be_overtaken() -> None:
-        look()
+    def take_and_be_overtaken() -> list[Arrival | int]:
+        messages = take()
         if armed.is_set() and not late:
             late.extend(driver.submit(random_ids(4, 1)))
-            engine._closing = True
+            inbox.close()
+        return messages
 
-    monkeypatch.setattr(engine, "_take_messages", look_and_be_overtaken)
+    monkeypatch.setattr(inbox, "take", take_and_be_overtaken)
     armed.set()
-    engine._wake.set()
-    engine._thread.join(LIMIT_S)
-    assert not engine._thread.is_alive()
+    inbox.cancel(driver.submit(random_ids(4, 2))[0].handle)
+    assert loop.join(LIMIT_S)
     driver.read()
     assert late[0].reason == "cancelled"
     engine.pocketllm_close(LIMIT_S)
@@ -364,9 +375,9 @@ def test_close_does_not_wait_for_a_step_that_hangs(driver: Driver, monkeypatch: 
     release = threading.Event()
     execute = Runner.execute
 
-    def hanging(self: Runner, plan: StepPlan) -> StepOutput:
+    def hanging(self: Runner, step: StepInput) -> StepOutput:
         release.wait(LIMIT_S)
-        return execute(self, plan)
+        return execute(self, step)
 
     monkeypatch.setattr(Runner, "execute", hanging)
     (stream,) = driver.submit(random_ids(5, seed=1))

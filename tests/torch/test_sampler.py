@@ -36,8 +36,7 @@ def sequence(
         choices=(Choice(1, seed),),
         stop_token_ids=stop_ids,
     )
-    (made,) = Sequence.from_request(request, 0)
-    made.sampling = sampler.start(made, matcher)
+    (made,) = Sequence.from_request(request, 0, [sampler.start(request, matcher)])
     return made
 
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Choice, GenerationRequest
 from pocketllm_torch.engine.block_pool import BlockPool
-from pocketllm_torch.engine.scheduler import Scheduler, StepPlan
+from pocketllm_torch.engine.plan import StepPlan
+from pocketllm_torch.engine.scheduler import Scheduler
 from pocketllm_torch.engine.sequence import Phase, Sequence
 
 BLOCK = 4
@@ -38,20 +39,14 @@ def request(prompt: int, *, max_tokens: int = 8, n: int = 1, priority: int = 0) 
 
 def advance(scheduler: Scheduler, plan: StepPlan) -> list[Sequence]:
     """What the engine does with a plan: compute, fork, append a token, end what is complete. Returns the ended."""
-    for sequence in plan.decodes:
-        sequence.num_computed += 1
-    sampled = list(plan.decodes)
-    for chunk in plan.chunks:
-        completes = chunk.completes
-        chunk.sequence.num_computed = chunk.start + chunk.length
-        if completes:
-            sampled.append(chunk.sequence)
+    scheduler.advance(plan)
+    sampled = plan.decodes + [chunk.sequence for chunk in plan.chunks if chunk.completes]
     for leader in list(sampled):
         if not leader.num_generated and leader.group.followers:
-            sampled += [follower for follower, _ in scheduler.fork(leader)]
+            sampled += scheduler.fork(leader)
     ended = []
     for sequence in sampled:
-        sequence.tokens.append(1)
+        scheduler.commit(sequence, [1])
         if sequence.num_generated >= sequence.max_tokens:
             scheduler.finish(sequence)
             ended.append(sequence)
@@ -170,15 +165,15 @@ def test_the_choices_of_a_request_share_the_prompts_full_blocks() -> None:
     plan = scheduler.schedule()
     assert [chunk.sequence for chunk in plan.chunks] == sequences[:1]
     assert scheduler.num_waiting == 2
-    for chunk in plan.chunks:
-        chunk.sequence.num_computed = chunk.length
-    forked = scheduler.fork(sequences[0])
-    assert [follower for follower, _ in forked] == sequences[1:]
+    scheduler.advance(plan)
+    assert scheduler.fork(sequences[0]) == sequences[1:]
     leader = sequences[0].blocks
-    for follower, copy in forked:
+    for follower in sequences[1:]:
         assert follower.blocks[:2] == leader[:2]
-        assert copy == (leader[2], follower.blocks[2])
         assert follower.blocks[2] != leader[2]
+    plan = scheduler.schedule()
+    assert plan.block_copies == [(leader[2], follower.blocks[2]) for follower in sequences[1:]]
+    assert plan.slot_copies == [(sequences[0].slot, follower.slot) for follower in sequences[1:]]
     check(scheduler)
     for sequence in sequences:
         scheduler.finish(sequence)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-NULL_BLOCK = 0
-"""The block that padding points to. It belongs to nobody, and nothing is written to it but padding's zeros."""
-
 
 class BlockPool:
-    """Counts the holders of ``num_blocks`` blocks with ids 1 to ``num_blocks``.
+    """Counts the holders of ``num_blocks`` blocks with ids 1 to ``num_blocks``; 0 is the cache's null block.
 
     Threads: only the engine's thread calls it.
     """

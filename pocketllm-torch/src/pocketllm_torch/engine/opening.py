@@ -13,12 +13,12 @@ from pocketllm.structured.token_table import token_table
 from pocketllm.types import Capabilities
 from pocketllm_torch.device import cache_budget_bytes, resolve_device
 from pocketllm_torch.engine.block_pool import BlockPool
-from pocketllm_torch.engine.loop import TorchEngine
+from pocketllm_torch.engine.engine import TorchEngine
 from pocketllm_torch.engine.runner import Runner
 from pocketllm_torch.engine.sampler import Sampler
 from pocketllm_torch.engine.scheduler import Scheduler
-from pocketllm_torch.layers.kv_cache import KVCache
-from pocketllm_torch.layers.state_cache import StateCache
+from pocketllm_torch.layers import cache_spec
+from pocketllm_torch.layers.caches import Caches
 from pocketllm_torch.models.long_chunks import choose_long_chunks
 from pocketllm_torch.models.precision import Precision, choose_precision
 from pocketllm_torch.models.registry import Model, ModelConfig, find_family
@@ -52,13 +52,7 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
     max_model_len = _max_model_len(args, sizes)
     precision, model = _load(args, options, checkpoint, device, max_model_len, report)
     report("cache", 1.0)
-    block_bytes = KVCache.block_bytes(
-        num_layers=sizes.num_kv_layers,
-        block_size=options.block_size,
-        num_kv_heads=sizes.num_kv_heads,
-        head_dim=sizes.head_dim,
-        dtype=precision.compute_dtype,
-    )
+    block_bytes = cache_spec.block_bytes(sizes.caches, options.block_size, precision.compute_dtype)
     blocks_per_sequence = -(-max_model_len // options.block_size)
     if options.kv_cache_bytes is not None:
         num_blocks = min(options.kv_cache_bytes // block_bytes, batch_size * blocks_per_sequence)
@@ -78,15 +72,13 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
             param="max_model_len",
         )
     max_model_len = min(max_model_len, num_blocks * options.block_size)
-    cache = KVCache(
-        num_layers=sizes.num_kv_layers,
+    caches = Caches(
+        sizes.caches,
         num_blocks=num_blocks,
         block_size=options.block_size,
-        num_kv_heads=sizes.num_kv_heads,
-        head_dim=sizes.head_dim,
+        num_slots=batch_size,
         dtype=precision.compute_dtype,
         device=device,
-        states=None if sizes.states is None else StateCache(sizes.states, batch_size, device),
     )
     chunk_tokens = args.prefill_chunk_tokens or _DEFAULT_CHUNK_TOKENS[device.type]
     scheduler = Scheduler(
@@ -141,7 +133,7 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
         },
     )
     return TorchEngine(
-        runner=Runner(model, cache, device, vocab_size, one_by_one=options.deterministic),
+        executor=Runner(model, caches, device, vocab_size, one_by_one=options.deterministic),
         scheduler=scheduler,
         sampler=Sampler(vocab_size, device),
         capabilities=capabilities,

@@ -10,37 +10,18 @@ Every operation treats rows independently, so a row's token does not depend on t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from pocketllm.errors import EngineError
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.structured import TokenMatcher
+from pocketllm.types import GenerationRequest
 from pocketllm_torch.engine.masks import MaskBuffer
 from pocketllm_torch.engine.random_numbers import uniform
-from pocketllm_torch.engine.sequence import Sequence
+from pocketllm_torch.engine.sequence import SamplingState, Sequence
 
 # Candidates looked at first for top_p; a nucleus that is wider is found among all tokens.
 _NUCLEUS_CANDIDATES = 256
-
-
-@dataclass
-class SamplingState:
-    """What sampling keeps per sequence. ``counts`` [vocab] are the generated tokens, ``seen`` [vocab] those plus the
-    prompt's; they exist only for sequences with penalties."""
-
-    params: SamplingParams
-    plain: bool
-    """True when logits are used as they are: no penalty, bias, minimum or mask."""
-    matcher: TokenMatcher | None = None
-    counts: torch.Tensor | None = None
-    seen: torch.Tensor | None = None
-    bias_ids: torch.Tensor | None = None
-    bias_values: torch.Tensor | None = None
-    stop_ids: torch.Tensor | None = None
-    error: str | None = None
-    """Why the sequence cannot go on: its constraint leaves no token. What was sampled for it last means nothing."""
 
 
 class Sampler:
@@ -51,26 +32,29 @@ class Sampler:
         self._device = device
         self._masks = MaskBuffer(vocab_size, device)
 
-    def start(self, sequence: Sequence, matcher: TokenMatcher | None = None) -> SamplingState:
-        """Prepare a sequence's state from its parameters and the tokens it has."""
-        params = sequence.request.sampling_params
+    def start(self, request: GenerationRequest, matcher: TokenMatcher | None = None) -> SamplingState:
+        """The state that sampling for one choice of a request begins with."""
+        params = request.sampling_params
         penalized = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty) != (1.0, 0.0, 0.0)
         plain = not penalized and not params.logit_bias and params.min_tokens == 0 and matcher is None
         state = SamplingState(params, plain, matcher)
         if penalized:
             state.counts = torch.zeros(self.vocab_size, dtype=torch.int32, device=self._device)
             state.seen = torch.zeros(self.vocab_size, dtype=torch.bool, device=self._device)
-            state.seen[self._ids(sequence.tokens)] = True
+            state.seen[self._ids(request.prompt_tokens)] = True
         if params.logit_bias:
             state.bias_ids = self._ids(params.logit_bias)
             state.bias_values = torch.tensor(list(params.logit_bias.values()), device=self._device)
-        stop_ids = sorted(token for token in sequence.stop_ids if token < self.vocab_size)
+        stop_ids = sorted(token for token in set(request.stop_token_ids) if token < self.vocab_size)
         if params.min_tokens and stop_ids:
             state.stop_ids = self._ids(stop_ids)
         return state
 
-    def sample(self, logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:
+    def sample(self, logits: torch.Tensor, sequences: list[Sequence], *, num_ahead: int = 0) -> list[int]:
         """One token per row of ``logits`` (raw, float32 [R, vocab], left unchanged), and each state moved on by it.
+
+        Args:
+            num_ahead: tokens already sampled for each sequence and not yet appended to it.
 
         A row whose constraint cannot be followed says so in its state's ``error``; the other rows are not concerned.
         """
@@ -79,12 +63,12 @@ class Sampler:
             logits = logits.clone()
             for row, (sequence, state) in enumerate(zip(sequences, states, strict=True)):
                 if not state.plain:
-                    self._adjust(logits[row], sequence, state)
+                    self._adjust(logits[row], state, sequence.num_generated + num_ahead)
         # The first of equal logits; the same as argmax, and faster on CPUs.
         tokens: list[int] = logits.max(dim=-1).indices.tolist()
         for row, (sequence, state) in enumerate(zip(sequences, states, strict=True)):
             if not state.params.greedy:
-                number = uniform(sequence.seed, sequence.num_generated)
+                number = uniform(sequence.seed, sequence.num_generated + num_ahead)
                 tokens[row] = pick(logits[row], state.params, number)
         for token, state in zip(tokens, states, strict=True):
             if state.counts is not None and state.seen is not None:
@@ -94,7 +78,7 @@ class Sampler:
                 state.error = f"Token {token} was sampled, which the constraint does not allow."
         return tokens
 
-    def _adjust(self, row: torch.Tensor, sequence: Sequence, state: SamplingState) -> None:
+    def _adjust(self, row: torch.Tensor, state: SamplingState, num_generated: int) -> None:
         if state.counts is not None and state.seen is not None:
             apply_penalties(row, state.counts, state.seen, state.params)
         if state.bias_ids is not None and state.bias_values is not None:
@@ -102,7 +86,7 @@ class Sampler:
         matcher = state.matcher
         # A text that its constraint has completed cannot be made longer.
         complete = matcher is not None and matcher.is_done
-        if state.stop_ids is not None and sequence.num_generated < state.params.min_tokens and not complete:
+        if state.stop_ids is not None and num_generated < state.params.min_tokens and not complete:
             row.index_fill_(0, state.stop_ids, float("-inf"))
         if matcher is not None:
             try:

@@ -9,9 +9,11 @@ its tokens are recomputed when it is admitted again.
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
+from pocketllm.types import TokenLogprob
 from pocketllm_torch.engine.block_pool import BlockPool
+from pocketllm_torch.engine.plan import Chunk, StepPlan
 from pocketllm_torch.engine.sequence import Phase, Sequence
 
 # Tokens of a step that are kept for prompts, and the fewest that a second prompt of a step is given.
@@ -19,41 +21,8 @@ _LEAST_ROOM = 16
 _SMALLEST_CHUNK = 64
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Positions ``start`` to ``start + length`` of a sequence whose prompt (or replay) is being computed."""
-
-    sequence: Sequence
-    start: int
-    length: int
-
-    @property
-    def completes(self) -> bool:
-        """True when the next token can be sampled behind this chunk."""
-        return self.start + self.length == len(self.sequence.tokens)
-
-
-@dataclass
-class StepPlan:
-    """The work of one step."""
-
-    decodes: list[Sequence] = field(default_factory=list)
-    chunks: list[Chunk] = field(default_factory=list)
-
-    @property
-    def sequences(self) -> list[Sequence]:
-        return self.decodes + [chunk.sequence for chunk in self.chunks]
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self.decodes) + sum(chunk.length for chunk in self.chunks)
-
-    def __bool__(self) -> bool:
-        return bool(self.decodes or self.chunks)
-
-
 class Scheduler:
-    """Owns the waiting and running sequences and their blocks.
+    """Owns the waiting and running sequences and their blocks. What changes in a sequence is changed here.
 
     Args:
         pool: the cache's blocks.
@@ -86,20 +55,34 @@ class Scheduler:
         self.running: list[Sequence] = []
         self._free_slots = list(range(max_num_sequences - 1, -1, -1))
         self.num_preemptions = 0
+        self._block_copies: list[tuple[int, int]] = []
+        self._slot_copies: list[tuple[int, int]] = []
 
     def add(self, sequences: list[Sequence]) -> None:
         """Queue the choices of one request."""
         for sequence in sequences:
             self._enqueue(sequence)
 
-    def schedule(self) -> StepPlan:
-        """Choose the next step's work and reserve the blocks it writes to; empty when nothing can run."""
-        plan = StepPlan()
+    def decoding(self) -> list[Sequence]:
+        """The running sequences that have one token to compute."""
+        return [sequence for sequence in self.running if sequence.is_decoding]
+
+    def schedule(self, drafts: Mapping[int, list[int]] | None = None) -> StepPlan:
+        """Choose the next step's work and reserve the blocks it writes to; empty when nothing can run.
+
+        Args:
+            drafts: tokens proposed behind the newest one of decoding sequences, by handle. Where room is short, a
+                proposal is cut: it never costs another sequence its blocks.
+        """
+        plan = StepPlan(block_copies=self._block_copies, slot_copies=self._slot_copies)
+        self._block_copies, self._slot_copies = [], []
         preemptions_before = self.num_preemptions
-        for sequence in [sequence for sequence in self.running if sequence.is_decoding]:
+        for sequence in self.decoding():
             if sequence.phase is Phase.RUNNING and self._grow(sequence):
                 plan.decodes.append(sequence)
-        budget = self.max_step_tokens - len(plan.decodes)
+        if drafts:
+            plan.drafts = self._fitting(drafts, plan.decodes)
+        budget = self.max_step_tokens - plan.num_tokens
         for sequence in self.running:
             if not sequence.is_decoding:
                 budget = self._add_chunk(plan, sequence, budget)
@@ -108,14 +91,38 @@ class Scheduler:
             self._admit(plan, budget)
         return plan
 
-    def fork(self, leader: Sequence) -> list[tuple[Sequence, tuple[int, int] | None]]:
+    def advance(self, plan: StepPlan) -> None:
+        """Note that the plan's positions are computed. Proposals count once they are committed."""
+        for sequence in plan.decodes:
+            sequence.num_computed += 1
+        for chunk in plan.chunks:
+            chunk.sequence.num_computed = chunk.start + chunk.length
+
+    def keep_prompt_logprobs(self, sequence: Sequence, entries: list[TokenLogprob]) -> None:
+        sequence.prompt_logprobs += entries
+
+    def take_prompt_report(self, sequence: Sequence) -> list[TokenLogprob] | None:
+        """What is known of the prompt, once: before the first token; then None."""
+        if sequence.prompt_reported:
+            return None
+        sequence.prompt_reported = True
+        entries, sequence.prompt_logprobs = sequence.prompt_logprobs, []
+        return entries
+
+    def commit(self, sequence: Sequence, tokens: list[int]) -> None:
+        """Append the tokens that a step gave: sampled ones, all but the last of which the step has computed too."""
+        sequence.tokens += tokens
+        sequence.num_computed += len(tokens) - 1
+
+    def fork(self, leader: Sequence) -> list[Sequence]:
         """Give the leader's computed prompt to the choices that wait for it.
 
-        Each follower that finds a slot and a block runs from now on. Returns them with the (source, target) block
-        copy that the last, partly filled block needs, or None. Followers left over compute the prompt themselves.
+        Each follower that finds a slot and a block runs from now on, and is returned. Its copies of the leader's last,
+        partly filled block and of the leader's slot are a part of the next step. Followers left over compute the prompt
+        themselves.
         """
         followers, leader.group.followers = leader.group.followers, []
-        forked: list[tuple[Sequence, tuple[int, int] | None]] = []
+        forked: list[Sequence] = []
         num_prompt = leader.num_prompt_tokens
         num_full, num_partial = divmod(num_prompt, self.pool.block_size)
         for follower in followers:
@@ -128,13 +135,14 @@ class Scheduler:
             shared = leader.blocks[:num_full]
             self.pool.share(shared)
             follower.blocks = list(shared)
-            copy = None
             if num_partial:
                 follower.blocks += self.pool.allocate(1)
-                copy = (leader.blocks[num_full], follower.blocks[num_full])
+                self._block_copies.append((leader.blocks[num_full], follower.blocks[num_full]))
             follower.num_computed = num_prompt
+            follower.prompt_logprobs = list(leader.prompt_logprobs)
             self._run(follower)
-            forked.append((follower, copy))
+            self._slot_copies.append((leader.slot, follower.slot))
+            forked.append(follower)
         return forked
 
     def finish(self, sequence: Sequence) -> None:
@@ -180,6 +188,26 @@ class Scheduler:
             if victim is sequence:
                 return False
         return True
+
+    def _fitting(self, drafts: Mapping[int, list[int]], decodes: list[Sequence]) -> dict[int, list[int]]:
+        """What of the proposals fits in the step, in the free blocks and in each sequence's number of tokens."""
+        budget = self.max_step_tokens - len(decodes)
+        fitting: dict[int, list[int]] = {}
+        for sequence in decodes:
+            length = min(len(drafts.get(sequence.handle, ())), sequence.max_tokens - sequence.num_generated - 1, budget)
+            if length < 1:
+                continue
+            # One block per running sequence stays free: a proposal is not worth a preemption in the next step.
+            spare = max(0, self.pool.num_free - len(self.running))
+            positions = (len(sequence.blocks) + spare) * self.pool.block_size - sequence.num_computed - 1
+            length = min(length, positions)
+            if length < 1:
+                continue
+            missing = self.pool.blocks_for(sequence.num_computed + 1 + length) - len(sequence.blocks)
+            sequence.blocks += self.pool.allocate(max(0, missing))
+            fitting[sequence.handle] = drafts[sequence.handle][:length]
+            budget -= length
+        return fitting
 
     def _preempt(self, sequence: Sequence) -> None:
         self.running.remove(sequence)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pocketllm_torch.engine.block_pool import NULL_BLOCK
-from pocketllm_torch.layers.state_cache import StateCache
+NULL_BLOCK = 0
+"""The block that padding points to. No sequence has it, and nothing is written to it but padding's zeros."""
 
 
 class KVCache:
     """Keys and values of all layers.
 
     Layout: [num_layers, num_blocks + 1, block_size, 2, num_kv_heads, head_dim], keys before values; block 0 is the
-    null block. A slot is a position in this layout: ``block * block_size + offset``. ``states`` is what layers without
-    keys and values keep.
+    null block. A cache row is one position of a layer: number ``block * block_size + offset``.
     """
 
     def __init__(
@@ -27,25 +26,19 @@ class KVCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device,
-        states: StateCache | None = None,
     ) -> None:
-        self.states = states
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.num_kv_heads = num_kv_heads
         self.head_dim = head_dim
         shape = (num_layers, num_blocks + 1, block_size, 2, num_kv_heads, head_dim)
         self.data = _zeros(shape, dtype, device)
-        self._slots = [layer.view(-1, 2 * num_kv_heads * head_dim) for layer in self.data]
+        self._rows = [layer.view(-1, 2 * num_kv_heads * head_dim) for layer in self.data]
         self._blocks = [layer.view(num_blocks + 1, -1) for layer in self.data]
 
-    @staticmethod
-    def block_bytes(*, num_layers: int, block_size: int, num_kv_heads: int, head_dim: int, dtype: torch.dtype) -> int:
-        return num_layers * block_size * 2 * num_kv_heads * head_dim * dtype.itemsize
-
-    def write(self, layer: int, slots: torch.Tensor, keys_values: torch.Tensor) -> None:
-        """Store rows [T, 2 * num_kv_heads * head_dim] at ``slots`` [T]."""
-        self._slots[layer].index_copy_(0, slots, keys_values)
+    def write(self, layer: int, cache_rows: torch.Tensor, keys_values: torch.Tensor) -> None:
+        """Store rows [T, 2 * num_kv_heads * head_dim] at ``cache_rows`` [T]."""
+        self._rows[layer].index_copy_(0, cache_rows, keys_values)
 
     def gather(
         self, layer: int, blocks: torch.Tensor, num_sequences: int, buffer: torch.Tensor

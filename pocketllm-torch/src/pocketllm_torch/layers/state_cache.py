@@ -1,45 +1,32 @@
-"""The recurrent states of running sequences: what linear-attention layers keep instead of keys and values."""
+"""The recurrent states of running sequences: what layers without keys and values keep of a sequence."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 
-
-@dataclass(frozen=True)
-class StateShape:
-    """Sizes of one layer's state. ``num_channels``: queries, keys and values that enter the convolution."""
-
-    num_layers: int
-    num_key_heads: int
-    num_value_heads: int
-    key_dim: int
-    value_dim: int
-    kernel_size: int
-
-    @property
-    def num_channels(self) -> int:
-        return 2 * self.num_key_heads * self.key_dim + self.num_value_heads * self.value_dim
+from pocketllm_torch.layers.cache_spec import RecurrentSpec
 
 
 class StateCache:
-    """``recurrent`` [layers, slots, value heads, key_dim, value_dim] and ``tails`` [layers, slots, kernel_size - 1,
-    channels], the newest inputs of the convolution, oldest first; all float32. A sequence owns its slot while it runs.
-    """
+    """float32 tensors [layers, slots, ...], one for each name in the specs. A sequence owns its slot while it runs."""
 
-    def __init__(self, shape: StateShape, num_slots: int, device: torch.device) -> None:
-        self.shape = shape
-        heads = (shape.num_value_heads, shape.key_dim, shape.value_dim)
-        self.recurrent = torch.zeros((shape.num_layers, num_slots, *heads), device=device)
-        self.tails = torch.zeros(
-            (shape.num_layers, num_slots, shape.kernel_size - 1, shape.num_channels), device=device
-        )
+    def __init__(self, specs: Sequence[RecurrentSpec], num_slots: int, device: torch.device) -> None:
+        if any(spec != specs[0] for spec in specs):
+            raise ValueError("the recurrent layers of a model share one form of state")
+        self._tensors = {
+            name: torch.zeros((len(specs), num_slots, *shape), device=device) for name, shape in specs[0].shapes
+        }
+
+    def of_layer(self, name: str, layer: int) -> torch.Tensor:
+        """The states [slots, ...] of one layer, counted among the recurrent ones; a view, to be changed in place."""
+        return self._tensors[name][layer]
 
     def clear(self, slot: int) -> None:
-        self.recurrent[:, slot] = 0
-        self.tails[:, slot] = 0
+        for tensor in self._tensors.values():
+            tensor[:, slot] = 0
 
     def copy(self, source: int, target: int) -> None:
-        self.recurrent[:, target] = self.recurrent[:, source]
-        self.tails[:, target] = self.tails[:, source]
+        for tensor in self._tensors.values():
+            tensor[:, target] = tensor[:, source]

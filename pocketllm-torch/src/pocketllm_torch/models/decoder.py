@@ -15,11 +15,12 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from pocketllm_torch.layers.attention import AttentionPlan, paged_attention
-from pocketllm_torch.layers.kv_cache import KVCache
+from pocketllm_torch.layers.attention import paged_attention
+from pocketllm_torch.layers.caches import Caches
 from pocketllm_torch.layers.linear import Linear
 from pocketllm_torch.layers.norm import RMSNorm
 from pocketllm_torch.layers.rope import RotaryTable, inverse_frequencies, rope_settings, rotate_
+from pocketllm_torch.layers.row_layout import RowLayout
 from pocketllm_torch.models.decoder_config import DecoderConfig, Traits
 from pocketllm_torch.models.decoder_weights import DecoderLayer, DecoderWeights, gguf_name
 from pocketllm_torch.models.precision import Precision
@@ -108,7 +109,7 @@ class Decoder:
         return model
 
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, plan: AttentionPlan, cache: KVCache
+        self, token_ids: torch.Tensor, positions: torch.Tensor, layout: RowLayout, caches: Caches
     ) -> torch.Tensor:
         """token_ids [T], positions [T] -> the residual stream after the last layer [T, hidden_size]."""
         config = self.config
@@ -125,7 +126,7 @@ class Decoder:
                 rotated[:, heads:].copy_(layer.key_norm(rotated[:, heads:]))
             rotate_(rotated, *angles[id(self._rotaries[index])])
             attended = layer.output(
-                paged_attention(qkv, cache, index, plan, heads, config.attention_scale, config.windows[index])
+                paged_attention(qkv, caches.kv, index, layout, heads, config.attention_scale, config.windows[index])
             )
             x.add_(attended if layer.attended_norm is None else layer.attended_norm(attended))
             gate_up = layer.gate_up(layer.feed_forward_norm(x))

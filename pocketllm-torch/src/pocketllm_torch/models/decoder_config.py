@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pocketllm.errors import CheckpointError
+from pocketllm_torch.layers.cache_spec import CacheSpec, KeyValueSpec
 
 _GEMMA_PATTERN = 6
 
@@ -52,12 +53,8 @@ class DecoderConfig:
     windows: tuple[int, ...]
 
     @property
-    def num_kv_layers(self) -> int:
-        return self.num_layers
-
-    @property
-    def states(self) -> None:
-        return None
+    def caches(self) -> tuple[CacheSpec, ...]:
+        return tuple(KeyValueSpec(self.num_kv_heads, self.head_dim, window) for window in self.windows)
 
     @classmethod
     def from_mapping(cls, config: Mapping[str, object], traits: Traits) -> DecoderConfig:

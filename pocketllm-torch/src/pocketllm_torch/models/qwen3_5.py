@@ -15,11 +15,13 @@ import torch
 import torch.nn.functional as F
 
 from pocketllm_torch.layers import delta_net
-from pocketllm_torch.layers.attention import AttentionPlan, paged_attention
+from pocketllm_torch.layers.attention import paged_attention
+from pocketllm_torch.layers.caches import Caches
 from pocketllm_torch.layers.kv_cache import KVCache
 from pocketllm_torch.layers.linear import Linear
 from pocketllm_torch.layers.norm import RMSNorm
 from pocketllm_torch.layers.rope import RotaryTable, inverse_frequencies, rope_settings, rotate_
+from pocketllm_torch.layers.row_layout import RowLayout
 from pocketllm_torch.layers.state_cache import StateCache
 from pocketllm_torch.models.precision import Precision
 from pocketllm_torch.models.qwen3_5_config import Qwen35Config
@@ -94,7 +96,7 @@ class Qwen35Model:
         return model
 
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, plan: AttentionPlan, cache: KVCache
+        self, token_ids: torch.Tensor, positions: torch.Tensor, layout: RowLayout, caches: Caches
     ) -> torch.Tensor:
         """token_ids [T], positions [T] -> the residual stream after the last layer [T, hidden_size]."""
         angles = self._rotary.at(positions)
@@ -103,11 +105,11 @@ class Qwen35Model:
         for layer in self._layers:
             mixer, normed = layer.mixer, layer.input_norm(x)
             if isinstance(mixer, DeltaNet):
-                assert cache.states is not None
-                x.add_(self._mix(mixer, normed, plan, cache.states, state_layer))
+                assert caches.states is not None
+                x.add_(self._mix(mixer, normed, layout, caches.states, state_layer))
                 state_layer += 1
             else:
-                x.add_(self._attend(mixer, normed, angles, plan, cache, kv_layer))
+                x.add_(self._attend(mixer, normed, angles, layout, caches.kv, kv_layer))
                 kv_layer += 1
             x.add_(feed_forward(layer.feed_forward, layer.feed_forward_norm(x), self.config))
         return x
@@ -121,7 +123,7 @@ class Qwen35Model:
         mixer: GatedAttention,
         x: torch.Tensor,
         angles: tuple[torch.Tensor, torch.Tensor],
-        plan: AttentionPlan,
+        layout: RowLayout,
         cache: KVCache,
         kv_layer: int,
     ) -> torch.Tensor:
@@ -133,31 +135,29 @@ class Qwen35Model:
         rotated[:, :heads].copy_(mixer.query_norm(rotated[:, :heads]))
         rotated[:, heads:].copy_(mixer.key_norm(rotated[:, heads:]))
         rotate_(rotated[..., : config.rotary_dim], *angles)
-        attended = paged_attention(qkv, cache, kv_layer, plan, heads, head_dim**-0.5)
+        attended = paged_attention(qkv, cache, kv_layer, layout, heads, head_dim**-0.5)
         return mixer.output(attended.mul_(qkvg[:, qkv.shape[1] :].sigmoid()))
 
-    def _mix(
-        self, mixer: DeltaNet, x: torch.Tensor, plan: AttentionPlan, states: StateCache, layer: int
-    ) -> torch.Tensor:
-        shape = states.shape
+    def _mix(self, mixer: DeltaNet, x: torch.Tensor, layout: RowLayout, states: StateCache, layer: int) -> torch.Tensor:
+        shape = self.config.delta_net
         values, channels = shape.num_value_heads, shape.num_channels
         width = values * shape.value_dim
         mixed, z, alpha, beta = _split(mixer.inputs(x).float(), channels, width, values, values)
         g = mixer.decay * F.softplus(alpha + mixer.dt_bias)
         b = beta.sigmoid()
         o = x.new_empty((x.shape[0], values, shape.value_dim), dtype=torch.float32)
-        recurrent, tails = states.recurrent[layer], states.tails[layer]
-        for span, slot in plan.state_chunks:
+        recurrent, tails = states.of_layer("recurrent", layer), states.of_layer("tail", layer)
+        for span, slot in layout.states.spans:
             convolved, tail = delta_net.convolve(mixed[span], tails[slot], mixer.conv)
-            q, k, v = self._heads(convolved, states)
+            q, k, v = self._heads(convolved)
             o[span] = delta_net.chunked(q, k, v, g[span], b[span], recurrent[slot])
             tails[slot] = tail
-        if plan.state_steps is not None:
-            rows, slots = plan.state_steps
+        rows, slots = layout.states.singles, layout.states.slots
+        if rows is not None and slots is not None:
             # [B, K, C]: the rows before, then the new one.
             joined = torch.cat([tails.index_select(0, slots), mixed[rows].unsqueeze(1)], dim=1)
             convolved = F.silu((joined * mixer.conv.T).sum(dim=1))
-            q, k, v = self._heads(convolved, states)
+            q, k, v = self._heads(convolved)
             moved = recurrent.index_select(0, slots)
             o[rows] = delta_net.recurrent(q, k, v, g[rows], b[rows], moved)
             recurrent.index_copy_(0, slots, moved)
@@ -166,10 +166,9 @@ class Qwen35Model:
         gated = o * scale * mixer.norm * F.silu(_by_head(z, shape.value_dim))
         return mixer.output(gated.flatten(1).to(x.dtype))
 
-    @staticmethod
-    def _heads(convolved: torch.Tensor, states: StateCache) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _heads(self, convolved: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Channels [T, C] -> q and k [T, value heads, key_dim], normalised, q scaled; v [T, value heads, value_dim]."""
-        shape = states.shape
+        shape = self.config.delta_net
         keys = shape.num_key_heads * shape.key_dim
         q, k, v = _split(convolved, keys, keys, convolved.shape[1] - 2 * keys)
         per_key = shape.num_value_heads // shape.num_key_heads

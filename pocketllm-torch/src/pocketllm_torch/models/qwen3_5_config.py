@@ -6,10 +6,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pocketllm.errors import CheckpointError
-from pocketllm_torch.layers.state_cache import StateShape
+from pocketllm_torch.layers.cache_spec import CacheSpec, KeyValueSpec, RecurrentSpec
 from pocketllm_torch.models.decoder_config import positive_size
 
 _DEFAULT_INTERVAL = 4
+
+
+@dataclass(frozen=True)
+class DeltaNetShape:
+    """Sizes of one Gated DeltaNet layer. ``num_channels``: queries, keys and values that enter the convolution."""
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel_size: int
+
+    @property
+    def num_channels(self) -> int:
+        return 2 * self.num_key_heads * self.key_dim + self.num_value_heads * self.value_dim
+
+    @property
+    def cache(self) -> RecurrentSpec:
+        """``recurrent`` is the state of each head; ``tail`` the newest inputs of the convolution, oldest first."""
+        return RecurrentSpec(
+            (
+                ("recurrent", (self.num_value_heads, self.key_dim, self.value_dim)),
+                ("tail", (self.kernel_size - 1, self.num_channels)),
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -36,13 +61,14 @@ class Qwen35Config:
     rms_norm_eps: float
     max_positions: int
     is_linear: tuple[bool, ...]
-    states: StateShape
+    delta_net: DeltaNetShape
     intermediate_size: int
     experts: Experts | None
 
     @property
-    def num_kv_layers(self) -> int:
-        return self.num_layers - sum(self.is_linear)
+    def caches(self) -> tuple[CacheSpec, ...]:
+        full = KeyValueSpec(self.num_kv_heads, self.head_dim)
+        return tuple(self.delta_net.cache if is_linear else full for is_linear in self.is_linear)
 
     @classmethod
     def from_mapping(cls, config: Mapping[str, object]) -> Qwen35Config:
@@ -87,8 +113,7 @@ class Qwen35Config:
             rms_norm_eps=float(eps),
             max_positions=size("max_position_embeddings", 32768),
             is_linear=is_linear,
-            states=StateShape(
-                num_layers=sum(is_linear),
+            delta_net=DeltaNetShape(
                 num_key_heads=key_heads,
                 num_value_heads=value_heads,
                 key_dim=size("linear_key_head_dim"),

@@ -151,7 +151,7 @@ class Qwen35Weights:
         )
 
     def _delta_net(self, prefix: str) -> DeltaNet:
-        shape, hidden = self._sizes.states, self._sizes.hidden_size
+        shape, hidden = self._sizes.delta_net, self._sizes.hidden_size
         values, value_width = shape.num_value_heads, shape.num_value_heads * shape.value_dim
         keys = shape.num_channels - value_width
         qkv = self._weights.read(prefix + "in_proj_qkv.weight", (shape.num_channels, hidden))
@@ -183,7 +183,7 @@ class Qwen35Weights:
         """Rows of value heads, in Hugging Face's order."""
         if not self._is_gguf:
             return rows
-        shape = self._sizes.states
+        shape = self._sizes.delta_net
         per_key = shape.num_value_heads // shape.num_key_heads
         heads = rows.reshape(per_key, shape.num_key_heads, -1, *rows.shape[1:])
         return heads.transpose(0, 1).reshape(rows.shape)

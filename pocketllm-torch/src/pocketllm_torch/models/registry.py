@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import torch
 
-    from pocketllm_torch.layers.attention import AttentionPlan
-    from pocketllm_torch.layers.kv_cache import KVCache
-    from pocketllm_torch.layers.state_cache import StateShape
+    from pocketllm_torch.layers.cache_spec import CacheSpec
+    from pocketllm_torch.layers.caches import Caches
+    from pocketllm_torch.layers.row_layout import RowLayout
     from pocketllm_torch.models.precision import Precision
     from pocketllm_torch.models.weights import WeightReader
 
@@ -32,17 +32,9 @@ class ModelConfig(Protocol):
     @property
     def vocab_size(self) -> int: ...
     @property
-    def num_kv_layers(self) -> int:
-        """Layers with keys and values in the cache."""
+    def caches(self) -> Sequence[CacheSpec]:
+        """What each layer keeps of a sequence."""
 
-    @property
-    def states(self) -> StateShape | None:
-        """The recurrent state of the model's other layers, or None without any."""
-
-    @property
-    def num_kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
     @property
     def max_positions(self) -> int: ...
 
@@ -57,7 +49,7 @@ class Model(Protocol):
     def dtype(self) -> torch.dtype: ...
 
     def forward(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, plan: AttentionPlan, cache: KVCache
+        self, token_ids: torch.Tensor, positions: torch.Tensor, layout: RowLayout, caches: Caches
     ) -> torch.Tensor: ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
