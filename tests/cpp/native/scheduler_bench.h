@@ -1,0 +1,116 @@
+// A scheduler without an engine: what each step computes, as a text.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "engine/scheduler.h"
+
+namespace scheduling {
+
+using namespace pocket;
+
+inline std::vector<std::int32_t> text(std::int64_t num_tokens, std::int32_t kind = 0) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(num_tokens));
+  for (std::size_t index = 0; index < tokens.size(); ++index) {
+    tokens[index] = static_cast<std::int32_t>(index * 31 % 97) + 100 * kind;
+  }
+  return tokens;
+}
+
+inline DeltaNetShape tiny_states() {
+  DeltaNetShape shape;
+  shape.num_layers = shape.num_key_heads = shape.num_value_heads = 1;
+  shape.key_dim = shape.value_dim = 4;
+  return shape;
+}
+
+struct Options {
+  std::int32_t num_blocks = 64;
+  std::int32_t num_slots = 4;
+  std::int64_t budget = 128;
+  std::int64_t beside_decodes = 0;
+  bool cache = true;
+  bool recurrent = false;
+  std::int32_t num_snapshots = 16;
+};
+
+// Plays the engine: computes nothing, samples token 1.
+struct Bench {
+  explicit Bench(const Options& options)
+      : slots(tiny_states(), options.num_slots),
+        pool(options.num_blocks),
+        states(options.recurrent ? std::make_unique<StatePool>(slots, options.num_blocks, options.num_snapshots)
+                                 : nullptr),
+        cache(options.cache ? std::make_unique<PrefixCache>(pool, states.get()) : nullptr),
+        scheduler(pool, cache.get(), states.get(), options.num_slots) {
+    scheduler.set_prefill_token_budget(options.budget, options.beside_decodes);
+  }
+
+  std::vector<Sequence*> add(const std::vector<std::int32_t>& prompt, std::size_t num_choices = 1,
+                             std::int64_t priority = 0, bool prompt_logprobs = false) {
+    auto group = std::make_shared<PromptGroup>();
+    group->priority = priority;
+    group->sampling.prompt_logprobs = prompt_logprobs;
+    std::vector<Sequence*> added;
+    for (std::size_t choice = 0; choice < num_choices; ++choice) {
+      auto sequence = std::make_unique<Sequence>();
+      sequence->group = group;
+      sequence->handle = sequence->arrival = sequences.size();
+      sequence->tokens = prompt;
+      sequence->num_prompt_tokens = static_cast<std::int64_t>(prompt.size());
+      if (cache != nullptr) extend_keys("", prompt, sequence->keys);
+      added.push_back(sequence.get());
+      sequences.push_back(std::move(sequence));
+    }
+    scheduler.add(added);
+    return added;
+  }
+
+  // One step, as "handle:start+length" per entry, a star behind chunks.
+  std::string step() {
+    const StepPlan& plan = scheduler.schedule();
+    std::ostringstream shown;
+    std::vector<Sequence*> sampled;
+    for (const PlannedRows& rows : plan.rows) {
+      if (shown.tellp() > 0) shown << ' ';
+      shown << rows.sequence->handle << ':' << rows.start << '+' << rows.length << (rows.chunked ? "*" : "");
+      CHECK(static_cast<std::int64_t>(rows.sequence->blocks.size()) * 16 >= rows.start + rows.length);
+      if (rows.completes()) sampled.push_back(rows.sequence);
+    }
+    for (const PlannedRows& rows : plan.rows) {
+      num_prompt_tokens += std::max<std::int64_t>(
+          0, std::min(rows.start + rows.length, rows.sequence->num_prompt_tokens) - rows.start);
+      scheduler.advance(rows);
+    }
+    for (std::size_t index = 0, count = sampled.size(); index < count; ++index) {
+      if (sampled[index]->num_generated() > 0) continue;
+      for (const auto& fork : scheduler.fork(*sampled[index])) sampled.push_back(fork.follower);
+    }
+    for (Sequence* sequence : sampled) {
+      sequence->prompt_reported = true;
+      sequence->tokens.push_back(1);
+    }
+    return shown.str();
+  }
+  void finish_all() {
+    for (const auto& sequence : sequences) scheduler.finish(*sequence);
+    CHECK_EQUAL(pool.num_free(), pool.num_blocks());
+    CHECK_EQUAL(scheduler.num_free_slots(), scheduler.max_num_sequences());
+    CHECK_EQUAL(scheduler.num_waiting(), 0);
+  }
+
+  DeltaNetStates slots;
+  BlockPool pool;
+  std::unique_ptr<StatePool> states;
+  std::unique_ptr<PrefixCache> cache;
+  Scheduler scheduler;
+  std::vector<std::unique_ptr<Sequence>> sequences;
+  std::int64_t num_prompt_tokens = 0;
+};
+
+}  // namespace scheduling
