@@ -14,6 +14,7 @@ COMPILE_ONLY = "<!-- check: compile -->"
 
 _FENCE = re.compile(r"^(?P<fence>`{3,})(?P<language>\w*)")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+_FILE = re.compile(r"`(?P<name>[\w./-]+(?:/|\.(?:py|pyi|h|cpp|md|toml|txt|cmake)))`")
 _HEADING = re.compile(r"^#{1,6} (?P<title>.+)$", re.MULTILINE)
 
 
@@ -67,6 +68,28 @@ def prose(page: Path) -> str:
 
 def links(page: Path) -> list[str]:
     return [match["target"] for match in _LINK.finditer(prose(page))]
+
+
+def files(page: Path) -> list[str]:
+    """The files and folders that the prose names as code: `tests/conftest.py`, `csrc/`."""
+    return [match["name"] for match in _FILE.finditer(prose(page))]
+
+
+def find_file(page: Path, name: str) -> Path | None:
+    """Where a page's file is: below the repository, a distribution's source, or the page; a bare name anywhere."""
+    roots = (
+        REPOSITORY,
+        *REPOSITORY.glob("pocketllm-*/src"),
+        *REPOSITORY.glob("plugins/*/src"),
+        REPOSITORY / "pocketllm-cpp",
+        REPOSITORY / "pocketllm-cpp" / "csrc",
+        (REPOSITORY / page).parent,
+    )
+    found = [root / name for root in roots if (root / name).exists()]
+    bare = name.rstrip("/")
+    if not found and "/" not in bare:
+        found = [path for root in roots[1:] for path in root.rglob(bare)]
+    return found[0] if found else None
 
 
 def anchors(page: Path) -> set[str]:

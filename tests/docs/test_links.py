@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import REPOSITORY, anchors, links, pages
+from tests.docs.pages import REPOSITORY, anchors, files, find_file, links, pages
 
 
 @pytest.mark.parametrize("page", pages(), ids=str)
@@ -21,6 +21,11 @@ def test_every_relative_link_leads_to_a_file_and_heading(page: Path) -> None:
         if not (REPOSITORY / path).exists() or (anchor and anchor not in anchors(path)):
             broken.append(link)
     assert broken == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=str)
+def test_every_file_that_a_page_names_is_there(page: Path) -> None:
+    assert [name for name in files(page) if find_file(page, name) is None] == []
 
 
 def test_every_page_of_the_manual_is_reached_from_its_index() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table(head: Sequence[str], entries: Sequence[Sequence[str]]) -> str:
     """Columns as wide as their widest cell, two spaces between, no trailing blanks."""
-    lines = [head, *rows]
+    lines = [head, *entries]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
         "  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines

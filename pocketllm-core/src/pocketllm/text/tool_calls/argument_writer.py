@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pocketllm.text.tool_calls.block_stream import CallSink
+from pocketllm.text.tool_calls.call_tail import CallSink
 from pocketllm.text.tool_calls.typing_rules import json_string
 
 

@@ -7,8 +7,8 @@
     </｜DSML｜invoke>
     </｜DSML｜tool_calls>
 
-The block is called ``function_calls`` in V3.2. The model says itself whether a value is a string; a value it calls JSON
-and which is none stays the text it is. :func:`render_calls` is the way back.
+The tag around all calls is ``function_calls`` in V3.2. The model says whether a value is a string; a value that it
+calls JSON and that is not stays the text it is. :func:`render_calls` is the way back.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Any
 
 from pocketllm.text.tool_calls.argument_writer import ArgumentWriter, join_arguments
 from pocketllm.text.tool_calls.base import ParsedCall, ParsedCalls, Tools
-from pocketllm.text.tool_calls.block_stream import BlockSyntax, CallSink
+from pocketllm.text.tool_calls.call_tail import CallSink, TailSyntax
 from pocketllm.text.tool_calls.scanner import SPACE, Malformed, Reading, TextScanner
 from pocketllm.text.tool_calls.typing_rules import ToolSchemas, json_string, strict_json
 
 DSML = "｜DSML｜"
-BLOCKS = ("tool_calls", "function_calls")
+TAIL_TAGS = ("tool_calls", "function_calls")
 INVOKE, INVOKE_END = f"<{DSML}invoke", f"</{DSML}invoke>"
 PARAMETER, PARAMETER_END = f"<{DSML}parameter", f"</{DSML}parameter>"
 
@@ -35,18 +35,18 @@ WRAPPERS = ("arguments", "input")
 _TAG_STOP = re.compile("[<>]")
 _INVOKE_ATTRIBUTES = re.compile(r'\s+name="([^"<>\n]+)"\s*')
 _PARAMETER_ATTRIBUTES = re.compile(r'\s+name="([^"<>\n]+)"\s+string="(true|false)"\s*')
-_BLOCK_OPEN = re.compile(f"<{DSML}(tool_calls|function_calls)>")
+_TAIL_OPEN = re.compile(f"<{DSML}(tool_calls|function_calls)>")
 _INVOKE_OPEN = re.compile(rf"[{SPACE}]*{INVOKE}{_INVOKE_ATTRIBUTES.pattern}>")
 _PARAMETER_WHOLE = re.compile(rf"[{SPACE}]*{PARAMETER}{_PARAMETER_ATTRIBUTES.pattern}>(.*?){PARAMETER_END}", re.DOTALL)
 _INVOKE_CLOSE = re.compile(rf"[{SPACE}]*{INVOKE_END}")
 
 
-class DeepSeekDsml(BlockSyntax):
+class DeepSeekDsml(TailSyntax):
     """The syntax of DeepSeek V3.2 and V4."""
 
     name = "deepseek_dsml"
     special_texts = (DSML,)
-    marks = tuple(f"<{DSML}{block}>" for block in BLOCKS)
+    marks = tuple(f"<{DSML}{tag}>" for tag in TAIL_TAGS)
 
     def recognises(self, template_source: str | None, model_type: str) -> bool:
         return model_type == "deepseek_v4" or (template_source is not None and DSML in template_source)
@@ -57,10 +57,10 @@ class DeepSeekDsml(BlockSyntax):
 
     def parse(self, text: str, tools: Tools) -> ParsedCalls | None:
         schemas = ToolSchemas(tools)
-        block = _BLOCK_OPEN.search(text)
-        if block is None:
+        tail = _TAIL_OPEN.search(text)
+        if tail is None:
             return None
-        position = block.end()
+        position = tail.end()
         calls = []
         while opening := _INVOKE_OPEN.match(text, position):
             name, position = opening[1], opening.end()
@@ -76,33 +76,33 @@ class DeepSeekDsml(BlockSyntax):
                 return None
             position = closing.end()
             calls.append(ParsedCall(name, _whole_arguments(name, values, schemas)))
-        if not calls or not re.compile(rf"[{SPACE}]*</{DSML}{block[1]}>[{SPACE}]*").fullmatch(text, position):
+        if not calls or not re.compile(rf"[{SPACE}]*</{DSML}{tail[1]}>[{SPACE}]*").fullmatch(text, position):
             return None
-        return ParsedCalls(self.content_before(text, block.start()), tuple(calls))
+        return ParsedCalls(self.content_before(text, tail.start()), tuple(calls))
 
     def read(self, scanner: TextScanner, sink: CallSink, schemas: ToolSchemas) -> Reading[None]:
         opening = yield from scanner.expect(*self.marks)
-        block_end = opening.replace("<", "</")
+        tail_end = opening.replace("<", "</")
         yield from scanner.take_space()
         yield from scanner.expect(INVOKE)
         while True:
             yield from _read_call(scanner, sink, schemas)
             yield from scanner.take_space()
-            if (yield from scanner.expect(INVOKE, block_end)) == block_end:
+            if (yield from scanner.expect(INVOKE, tail_end)) == tail_end:
                 break
         yield from scanner.take_space()
         if not (yield from scanner.at_end()):
-            raise Malformed("there is text behind the block")
+            raise Malformed("there is text behind the calls")
 
 
 def render_calls(calls: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
-    """The block for (name, arguments) pairs, as the model was trained to write it; content goes in front of it."""
+    """The tail for (name, arguments) pairs, as the model was trained to write it; content goes in front of it."""
     invokes = []
     for name, arguments in calls:
         parameters = "\n".join(_parameter(key, value) for key, value in arguments.items())
         invokes.append(f'{INVOKE} name="{name}">\n{parameters}\n{INVOKE_END}')
-    block = "\n".join(invokes)
-    return f"\n\n<{DSML}{BLOCKS[0]}>\n{block}\n</{DSML}{BLOCKS[0]}>"
+    inside = "\n".join(invokes)
+    return f"\n\n<{DSML}{TAIL_TAGS[0]}>\n{inside}\n</{DSML}{TAIL_TAGS[0]}>"
 
 
 def _parameter(key: str, value: object) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from pocketllm.text.tool_calls.base import ParsedCalls, Tools
-from pocketllm.text.tool_calls.block_stream import BlockSyntax, CallSink
+from pocketllm.text.tool_calls.call_tail import CallSink, TailSyntax
 from pocketllm.text.tool_calls.json_call import parse_call, read_call
 from pocketllm.text.tool_calls.scanner import Malformed, Reading, TextScanner
 from pocketllm.text.tool_calls.typing_rules import ToolSchemas
@@ -25,7 +25,7 @@ _OPEN = re.compile(r"<tool_call>[ \t\r\n]*")
 _CLOSE = re.compile(r"[ \t\r\n]*</tool_call>[ \t\r\n]*")
 
 
-class HermesJson(BlockSyntax):
+class HermesJson(TailSyntax):
     """The syntax of Hermes, Qwen 2.5 and Qwen 3."""
 
     name = "hermes_json"

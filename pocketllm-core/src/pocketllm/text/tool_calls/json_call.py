@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pocketllm.text.tool_calls.base import ParsedCall
-from pocketllm.text.tool_calls.block_stream import CallSink
+from pocketllm.text.tool_calls.call_tail import CallSink
 from pocketllm.text.tool_calls.scanner import SPACE, Malformed, Reading, TextScanner
 from pocketllm.text.tool_calls.typing_rules import MAX_DEPTH, check_depth, refuse_constant, strict_json
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from pocketllm.text.tool_calls.base import ParsedCalls, Tools
-from pocketllm.text.tool_calls.block_stream import BlockSyntax, CallSink
+from pocketllm.text.tool_calls.call_tail import CallSink, TailSyntax
 from pocketllm.text.tool_calls.json_call import parse_call, read_call
 from pocketllm.text.tool_calls.scanner import Malformed, Reading, TextScanner
 from pocketllm.text.tool_calls.typing_rules import ToolSchemas
@@ -25,7 +25,7 @@ _BETWEEN = re.compile(r"[ \t\r\n]*;[ \t\r\n]*")
 _SPACES = re.compile(r"[ \t\r\n]*")
 
 
-class Llama3Json(BlockSyntax):
+class Llama3Json(TailSyntax):
     """The syntax of Llama 3.1 and later."""
 
     name = "llama3_json"

@@ -20,7 +20,7 @@ from functools import partial
 
 from pocketllm.text.tool_calls.argument_writer import ArgumentWriter, join_arguments
 from pocketllm.text.tool_calls.base import ParsedCall, ParsedCalls, Tools
-from pocketllm.text.tool_calls.block_stream import BlockSyntax, CallSink
+from pocketllm.text.tool_calls.call_tail import CallSink, TailSyntax
 from pocketllm.text.tool_calls.scanner import Malformed, Reading, TextScanner
 from pocketllm.text.tool_calls.typing_rules import ToolSchemas, argument_json
 
@@ -35,7 +35,7 @@ _VALUE_END = re.compile(r"</parameter>(?=[ \t\r\n]*(?:<parameter=|</function>))"
 _CALL_CLOSE = re.compile(r"[ \t\r\n]*</function>[ \t\r\n]*</tool_call>[ \t\r\n]*")
 
 
-class QwenXml(BlockSyntax):
+class QwenXml(TailSyntax):
     """The syntax of Qwen 3.5 and later, and of Qwen3-Coder."""
 
     name = "qwen_xml"

@@ -102,11 +102,11 @@ def test_eager_json_arguments_pass_through() -> None:
 
 
 def test_dsml_gives_the_content_back_to_the_letter() -> None:
-    block = '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+    tail = '<｜DSML｜tool_calls>\n<｜DSML｜invoke name="f">\n\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
     for content in ("", "Hi.", "Hi. \n", " "):
         for eager in (False, True):
             stream = DeepSeekDsml().stream(None, eager=eager)
-            deltas = [stream.feed(char) for char in f"{content}\n\n{block}"] + [stream.finish()]
+            deltas = [stream.feed(char) for char in f"{content}\n\n{tail}"] + [stream.finish()]
             assert "".join(delta.content for delta in deltas) == content
             assert stream.calls_complete
 

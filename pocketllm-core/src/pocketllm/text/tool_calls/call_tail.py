@@ -1,7 +1,7 @@
 """The streaming parser that the built-in syntaxes share.
 
-A completion is content and then, perhaps, a block of calls that reaches to its end. The first mark that can start a
-block starts it; if anything from there on does not follow the syntax, there are no calls and all of it is content.
+A completion is content and then, perhaps, a tail of calls that reaches to its end. The first mark that can start a
+tail starts it; if anything from there on does not follow the syntax, there are no calls and all of it is content.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class CallSink:
         return tuple(deltas)
 
 
-class BlockSyntax(ABC):
-    """A syntax whose calls form one block at the end of the completion.
+class TailSyntax(ABC):
+    """A syntax whose calls form one tail, up to the end of the completion.
 
     Subclasses set the marks and write two parsers: ``parse`` and ``read``.
     """
@@ -69,9 +69,9 @@ class BlockSyntax(ABC):
     name: str
     special_texts: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
-    """Each starts a block wherever it stands."""
+    """Each starts the tail wherever it stands."""
     leading_marks: tuple[str, ...] = ()
-    """Each starts a block if nothing but white space is before it."""
+    """Each starts the tail if nothing but white space is before it."""
 
     @abstractmethod
     def recognises(self, template_source: str | None, model_type: str) -> bool: ...
@@ -87,16 +87,16 @@ class BlockSyntax(ABC):
         """
 
     def kept_space(self, space: str) -> str:
-        """What of the white space between content and block belongs to the content."""
+        """What of the white space between content and tail belongs to the content."""
         return ""
 
     def content_before(self, text: str, start: int) -> str:
-        """The content of a completion whose block begins at ``start``."""
+        """The content of a completion whose tail begins at ``start``."""
         content = text[:start].rstrip(SPACE)
         return content + self.kept_space(text[len(content) : start])
 
-    def stream(self, tools: Tools, *, eager: bool = False, new_id: Callable[[], str] = new_call_id) -> BlockStream:
-        return BlockStream(self, ToolSchemas(tools), eager=eager, new_id=new_id)
+    def stream(self, tools: Tools, *, eager: bool = False, new_id: Callable[[], str] = new_call_id) -> TailStream:
+        return TailStream(self, ToolSchemas(tools), eager=eager, new_id=new_id)
 
 
 class _Phase(enum.Enum):
@@ -106,10 +106,10 @@ class _Phase(enum.Enum):
     FINISHED = enum.auto()
 
 
-class BlockStream:
-    """Finds the block, drives the reader, and decides when what it found may leave."""
+class TailStream:
+    """Finds the tail, drives the reader, and decides when what it found may leave."""
 
-    def __init__(self, syntax: BlockSyntax, schemas: ToolSchemas, *, eager: bool, new_id: Callable[[], str]) -> None:
+    def __init__(self, syntax: TailSyntax, schemas: ToolSchemas, *, eager: bool, new_id: Callable[[], str]) -> None:
         self._syntax = syntax
         self._eager = eager
         self._new_id = new_id
@@ -119,7 +119,7 @@ class BlockStream:
         self._first_chars = frozenset(mark[0] for mark in syntax.marks)
         self._held = ""  # while searching: white space and the beginning of a mark; then the white space alone
         self._spaces: list[str] = []  # more of it, kept apart so that a long run of white space stays cheap
-        self._block: list[str] = []  # pieces of the block, kept while they may have to leave as content
+        self._tail: list[str] = []  # pieces of the tail, kept while they may have to leave as content
         self._scanner = TextScanner()
         self._sink = CallSink()
         self._reading = syntax.read(self._scanner, self._sink, schemas)
@@ -172,7 +172,7 @@ class BlockStream:
         return held
 
     def _search(self, text: str) -> tuple[str, str]:
-        """Split into content that may leave and the block, empty while there is none; hold the rest."""
+        """Split into content that may leave and the tail, empty while there is none; hold the rest."""
         start = self._find(text)
         if start is None:
             end = len(text) - num_partial(text, self._syntax.marks)
@@ -200,7 +200,7 @@ class BlockStream:
         if text:
             self._scanner.feed(text)
             if not (self._eager and self._num_calls):
-                self._block.append(text)
+                self._tail.append(text)
         try:
             next(self._reading)
         except StopIteration:
@@ -214,15 +214,15 @@ class BlockStream:
         content = ""
         if not self._num_calls:
             content = self._syntax.kept_space(self._held)
-            self._block.clear()
+            self._tail.clear()
         self._num_calls = self._sink.num_begun
         return ToolDelta(content, self._sink.take(self._new_id))
 
     def _give_up(self) -> ToolDelta:
         self._phase = _Phase.CONTENT
         if not (self._eager and self._sink.num_begun):
-            content = self._held + "".join(self._block)
-            self._block.clear()
+            content = self._held + "".join(self._tail)
+            self._tail.clear()
             return ToolDelta(content)
         delta = self._leave()
         # A call that merely breaks off has no text behind it, only the part of a tag.
