@@ -349,7 +349,7 @@ struct AttentionInner {
   }
 
   template <class T>
-  static void store_as(const AttentionTile& place, std::byte* block, std::int32_t slot, const float* key,
+  static void store_as(const AttentionTile& place, std::byte* block, std::int32_t index, const float* key,
                        const float* value) noexcept {
     float inverses[2] = {1.0f, 1.0f};
     if constexpr (sizeof(T) == 1) {
@@ -358,12 +358,12 @@ struct AttentionInner {
         const float largest = largest_magnitude(which == 0 ? key : value, place.head_dim);
         // Vectors too small for a normal scale are stored as zero.
         const bool tiny = largest < 0x1p-100f;
-        scales[which * kBlockSize + slot] = tiny ? 0.0f : largest / 127.0f;
+        scales[which * kBlockSize + index] = tiny ? 0.0f : largest / 127.0f;
         inverses[which] = tiny ? 0.0f : 127.0f / largest;
       }
     }
-    T* keys = reinterpret_cast<T*>(block) + slot;
-    T* values = reinterpret_cast<T*>(block + place.values_offset) + std::int64_t{slot} * place.padded_dim;
+    T* keys = reinterpret_cast<T*>(block) + index;
+    T* values = reinterpret_cast<T*>(block + place.values_offset) + std::int64_t{index} * place.padded_dim;
     for (std::int64_t d = 0; d < place.head_dim; d += V::kCount) {
       const std::int64_t count = place.head_dim - d;
       T codes[V::kCount];
@@ -373,12 +373,12 @@ struct AttentionInner {
     }
   }
 
-  static void store(const AttentionTile& place, std::byte* block, std::int32_t slot, const float* key,
+  static void store(const AttentionTile& place, std::byte* block, std::int32_t index, const float* key,
                     const float* value) noexcept {
     switch (place.type) {
-      case KvType::kF16: store_as<std::uint16_t>(place, block, slot, key, value); break;
-      case KvType::kQ8_0: store_as<std::int8_t>(place, block, slot, key, value); break;
-      case KvType::kF32: store_as<float>(place, block, slot, key, value); break;
+      case KvType::kF16: store_as<std::uint16_t>(place, block, index, key, value); break;
+      case KvType::kQ8_0: store_as<std::int8_t>(place, block, index, key, value); break;
+      case KvType::kF32: store_as<float>(place, block, index, key, value); break;
     }
   }
 };

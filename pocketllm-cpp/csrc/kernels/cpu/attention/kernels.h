@@ -65,8 +65,8 @@ struct AttentionKernels {
   void (*finish)(const AttentionState& state, std::int64_t row, std::int64_t padded_dim, std::int64_t head_dim,
                  float* out);
   void (*scale)(const float* x, float factor, std::int64_t count, float* out);
-  // Writes one head's key and value [head_dim] at `slot` of its block.
-  void (*store)(const AttentionTile& place, std::byte* block, std::int32_t slot, const float* key, const float* value);
+  // Writes one head's key and value [head_dim] at position `index` of its block.
+  void (*store)(const AttentionTile& place, std::byte* block, std::int32_t index, const float* key, const float* value);
 };
 
 template <class V>

@@ -43,8 +43,8 @@ class HeadTask {
   static std::int64_t memory_floats(const DeltaNetShape& shape) noexcept {
     const std::int64_t key = round_up(shape.key_dim);
     const std::int64_t value = round_up(shape.value_dim);
-    return kChunk * (2 * key + 2 * value + 4 * kChunk + kStrip) + shape.key_dim * (2 * kChunk + kStrip + value) +
-           shape.kernel_size * taps_stride(shape);
+    return kSegmentRows * (2 * key + 2 * value + 4 * kSegmentRows + kStrip) +
+           shape.key_dim * (2 * kSegmentRows + kStrip + value) + shape.kernel_size * taps_stride(shape);
   }
 
   void run(float* memory) {
@@ -52,8 +52,8 @@ class HeadTask {
     for (std::int64_t begin = 0; begin < sequence_.num_rows;) {
       std::int64_t num_rows = 1;
       if (sequence_.chunked) {
-        const std::int64_t in_chunk = (sequence_.position + begin) % kChunk;
-        num_rows = std::min(kChunk - in_chunk, sequence_.num_rows - begin);
+        const std::int64_t in_segment = (sequence_.position + begin) % kSegmentRows;
+        num_rows = std::min(kSegmentRows - in_segment, sequence_.num_rows - begin);
       }
       run_rows(begin, num_rows);
       begin += num_rows;
@@ -88,23 +88,23 @@ class HeadTask {
       memory += count;
       return taken;
     };
-    s.queries = take(kChunk * s.padded_key);
-    s.keys = take(kChunk * s.padded_key);
-    s.values = take(kChunk * s.padded_value);
-    s.outputs = take(kChunk * s.padded_value);
-    s.corrected = take(kChunk * kStrip);
-    s.query_key = take(kChunk * kChunk);
-    s.key_key = take(kChunk * kChunk);
-    s.solve = take(kChunk * kChunk);
-    s.attend = take(kChunk * kChunk);
-    s.transposed_keys = take(s.key_dim * kChunk);
-    s.scaled_keys = take(s.key_dim * kChunk);
+    s.queries = take(kSegmentRows * s.padded_key);
+    s.keys = take(kSegmentRows * s.padded_key);
+    s.values = take(kSegmentRows * s.padded_value);
+    s.outputs = take(kSegmentRows * s.padded_value);
+    s.corrected = take(kSegmentRows * kStrip);
+    s.query_key = take(kSegmentRows * kSegmentRows);
+    s.key_key = take(kSegmentRows * kSegmentRows);
+    s.solve = take(kSegmentRows * kSegmentRows);
+    s.attend = take(kSegmentRows * kSegmentRows);
+    s.transposed_keys = take(s.key_dim * kSegmentRows);
+    s.scaled_keys = take(s.key_dim * kSegmentRows);
     s.state_strip = take(s.key_dim * kStrip);
     state_copy_ = take(s.key_dim * s.padded_value);
     taps_ = take(shape_.kernel_size * taps_stride(shape_));
     // Padding must be zero; rows are written over and over, but never their padding.
     if (s.padded_value != shape_.value_dim) {
-      std::memset(s.values, 0, static_cast<std::size_t>(kChunk * s.padded_value) * sizeof(float));
+      std::memset(s.values, 0, static_cast<std::size_t>(kSegmentRows * s.padded_value) * sizeof(float));
       std::memset(state_copy_, 0, static_cast<std::size_t>(s.key_dim * s.padded_value) * sizeof(float));
     }
     const std::int64_t stride = taps_stride(shape_);
@@ -171,7 +171,7 @@ class HeadTask {
     scratch_.state = padded ? state_copy_ : state;
     if (padded) copy_state(state, shape_.value_dim, state_copy_, scratch_.padded_value);
     if (sequence_.chunked) {
-      kernels_.chunk(scratch_, gates_, num_rows);
+      kernels_.segment(scratch_, gates_, num_rows);
     } else {
       kernels_.step(scratch_, gates_.decay[0], gates_.beta[0]);
     }
@@ -219,11 +219,11 @@ class HeadTask {
   void move_tail(std::int64_t channel, std::int64_t count) {
     const std::int64_t num_before = shape_.kernel_size - 1;
     const std::size_t num_bytes = static_cast<std::size_t>(count) * sizeof(float);
-    for (std::int64_t slot = 0; slot < num_before; ++slot) {
-      const std::int64_t from = sequence_.num_rows - num_before + slot;
+    for (std::int64_t tail_row = 0; tail_row < num_before; ++tail_row) {
+      const std::int64_t from = sequence_.num_rows - num_before + tail_row;
       const float* row = from < 0 ? tail_ + (from + num_before) * shape_.conv_channels() + channel
                                   : inputs_.mixed + (sequence_.first_row + from) * inputs_.mixed_stride + channel;
-      std::memcpy(tail_ + slot * shape_.conv_channels() + channel, row, num_bytes);
+      std::memcpy(tail_ + tail_row * shape_.conv_channels() + channel, row, num_bytes);
     }
   }
 

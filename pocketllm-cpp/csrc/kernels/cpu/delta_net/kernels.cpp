@@ -158,8 +158,8 @@ struct DeltaNetInner {
         with_constant<V::kTileColumns>((row + kRows - column + V::kCount - 1) / V::kCount, [&]<int kColumns>() {
           V sums[kRows][kColumns];
           clear(sums);
-          multiply(sums, rows + row * s.padded_key, s.padded_key, s.transposed_keys + column, kChunk, s.key_dim);
-          store(sums, out + row * kChunk + column, kChunk);
+          multiply(sums, rows + row * s.padded_key, s.padded_key, s.transposed_keys + column, kSegmentRows, s.key_dim);
+          store(sums, out + row * kSegmentRows + column, kSegmentRows);
           column += kColumns * V::kCount;
         });
       }
@@ -188,7 +188,7 @@ struct DeltaNetInner {
     for (std::int64_t row = 0; row < num_rows; row += V::kCount) {
       for (std::int64_t k = 0; k < s.key_dim; k += V::kCount) {
         transpose_tile(s.keys + row * s.padded_key + k, s.padded_key, num_rows - row,
-                       s.transposed_keys + k * kChunk + row, kChunk, s.key_dim - k);
+                       s.transposed_keys + k * kSegmentRows + row, kSegmentRows, s.key_dim - k);
       }
     }
     compare(s, s.queries, num_rows, s.query_key);
@@ -208,8 +208,8 @@ struct DeltaNetInner {
         const typename V::Mask inside = V::range(0, static_cast<int>(end - j));
         const V exponent = (high - V::load(gates.high + j)) + (low - V::load(gates.low + j));
         const V decay = exp(V::select(inside, exponent, V::zero()));
-        const V x = V::load(raw + i * kChunk + j) * decay * factor;
-        V::select(inside, x, V::zero()).store(out + i * kChunk + j);
+        const V x = V::load(raw + i * kSegmentRows + j) * decay * factor;
+        V::select(inside, x, V::zero()).store(out + i * kSegmentRows + j);
       }
     }
   }
@@ -219,7 +219,7 @@ struct DeltaNetInner {
   template <bool kDiagonal, int kRows, int kColumns>
   [[gnu::always_inline]] static void multiply_triangle(V (&sums)[kRows][kColumns], const float* triangle,
                                                        const float* corrected, std::int64_t row) noexcept {
-    multiply(sums, triangle + row * kChunk, kChunk, corrected, kStrip, row);
+    multiply(sums, triangle + row * kSegmentRows, kSegmentRows, corrected, kStrip, row);
 #pragma GCC unroll 8
     for (int j = 0; j < kRows; ++j) {
 #pragma GCC unroll 8
@@ -229,7 +229,7 @@ struct DeltaNetInner {
 #pragma GCC unroll 8
         for (int r = 0; r < kRows; ++r) {
           if (r < j || (r == j && !kDiagonal)) continue;
-          sums[r][c] = V::mul_add(V::broadcast(triangle[(row + r) * kChunk + row + j]), one, sums[r][c]);
+          sums[r][c] = V::mul_add(V::broadcast(triangle[(row + r) * kSegmentRows + row + j]), one, sums[r][c]);
         }
       }
     }
@@ -237,12 +237,12 @@ struct DeltaNetInner {
 
   // e^c_i and e^(c_last - c_i).
   struct Decays {
-    float from_start[kChunk];
-    float to_end[kChunk];
+    float from_start[kSegmentRows];
+    float to_end[kSegmentRows];
   };
 
   template <int kColumns>
-  static void chunk_strip(const DeltaNetScratch& s, const DeltaNetGates& gates, const Decays& decays,
+  static void segment_strip(const DeltaNetScratch& s, const DeltaNetGates& gates, const Decays& decays,
                           std::int64_t num_rows, std::int64_t dim) noexcept {
     const std::int64_t stride = s.padded_value;
     for (std::int64_t k = 0; k < s.key_dim; ++k) {
@@ -261,7 +261,8 @@ struct DeltaNetInner {
         const V beta = V::broadcast(gates.beta[row + r]);
 #pragma GCC unroll 8
         for (int c = 0; c < kColumns; ++c) {
-          sums[r][c] = V::neg_mul_add(sums[r][c], decay, V::load(s.values + (row + r) * stride + dim + c * V::kCount)) * beta;
+          const V values = V::load(s.values + (row + r) * stride + dim + c * V::kCount);
+          sums[r][c] = V::neg_mul_add(sums[r][c], decay, values) * beta;
         }
       }
       multiply_triangle<false>(sums, s.solve, s.corrected, row);
@@ -292,17 +293,17 @@ struct DeltaNetInner {
           sums[r][c] = V::load(s.state_strip + (k + r) * kStrip + c * V::kCount) * decay;
         }
       }
-      multiply(sums, s.scaled_keys + k * kChunk, kChunk, s.corrected, kStrip, num_rows);
+      multiply(sums, s.scaled_keys + k * kSegmentRows, kSegmentRows, s.corrected, kStrip, num_rows);
       store(sums, s.state + k * stride + dim, stride);
     });
   }
 
-  static void chunk(const DeltaNetScratch& s, const DeltaNetGates& gates, std::int64_t num_rows) noexcept {
+  static void segment(const DeltaNetScratch& s, const DeltaNetGates& gates, std::int64_t num_rows) noexcept {
     static_assert(kStrip >= V::kTileColumns * V::kCount);
     Decays decays;
     const V last_high = V::broadcast(gates.high[num_rows - 1]);
     const V last_low = V::broadcast(gates.low[num_rows - 1]);
-    for (std::int64_t i = 0; i < kChunk; i += V::kCount) {
+    for (std::int64_t i = 0; i < kSegmentRows; i += V::kCount) {
       const V high = V::load(gates.high + i);
       const V low = V::load(gates.low + i);
       exp(high).store(decays.from_start + i);
@@ -312,13 +313,13 @@ struct DeltaNetInner {
     decay_triangle<true>(gates, num_rows, s.query_key, s.attend);
     for (std::int64_t k = 0; k < s.key_dim; ++k) {
       for (std::int64_t i = 0; i < num_rows; i += V::kCount) {
-        const V keys = V::load(s.transposed_keys + k * kChunk + i);
-        (keys * V::load(decays.to_end + i)).store(s.scaled_keys + k * kChunk + i);
+        const V keys = V::load(s.transposed_keys + k * kSegmentRows + i);
+        (keys * V::load(decays.to_end + i)).store(s.scaled_keys + k * kSegmentRows + i);
       }
     }
     for (std::int64_t dim = 0; dim < s.padded_value;) {
       with_constant<V::kTileColumns>((s.padded_value - dim) / V::kCount, [&]<int kColumns>() {
-        chunk_strip<kColumns>(s, gates, decays, num_rows, dim);
+        segment_strip<kColumns>(s, gates, decays, num_rows, dim);
         dim += kColumns * V::kCount;
       });
     }
@@ -341,7 +342,7 @@ template <class V>
 const DeltaNetKernels& DeltaNetKernelsOf<V>::table() noexcept {
   using Inner = DeltaNetInner<V>;
   static constexpr DeltaNetKernels kTable{Inner::transpose_taps, Inner::convolve, Inner::normalize, Inner::step,
-                                          Inner::compare_keys,   Inner::chunk,    Inner::finish};
+                                          Inner::compare_keys,   Inner::segment,  Inner::finish};
   return kTable;
 }
 

@@ -11,37 +11,38 @@
 
 namespace pocket {
 
-inline constexpr std::int64_t kChunk = DeltaNetShape::kChunkSize;
+inline constexpr std::int64_t kSegmentRows = DeltaNetShape::kChunkSize;
 inline constexpr std::int64_t kStrip = 64;
 
 // What one key head computes with; all memory belongs to the task.
 struct DeltaNetScratch {
   std::int64_t key_dim = 0, padded_key = 0, padded_value = 0;
   // All value heads of the key head.
-  float* queries = nullptr;         // [kChunk, padded_key]
-  float* keys = nullptr;            // [kChunk, padded_key]
-  float* transposed_keys = nullptr;  // [key_dim, kChunk]; chunks only, as what follows
-  float* query_key = nullptr;       // [kChunk, kChunk], lower triangle
-  float* key_key = nullptr;         // [kChunk, kChunk], lower triangle
+  float* queries = nullptr;          // [kSegmentRows, padded_key]
+  float* keys = nullptr;             // [kSegmentRows, padded_key]
+  float* transposed_keys = nullptr;  // [key_dim, kSegmentRows]; segments only, as what follows
+  float* query_key = nullptr;        // [kSegmentRows, kSegmentRows], lower triangle
+  float* key_key = nullptr;          // [kSegmentRows, kSegmentRows], lower triangle
   // One value head.
-  float* values = nullptr;       // [kChunk, padded_value]
-  float* outputs = nullptr;      // [kChunk, padded_value]
+  float* values = nullptr;       // [kSegmentRows, padded_value]
+  float* outputs = nullptr;      // [kSegmentRows, padded_value]
   float* state = nullptr;        // [key_dim, padded_value]
-  float* solve = nullptr;        // [kChunk, kChunk]: what turns earlier rows' corrected values into later ones'
-  float* attend = nullptr;       // [kChunk, kChunk]: what turns corrected values into outputs
-  float* scaled_keys = nullptr;  // [key_dim, kChunk]
+  // [kSegmentRows, kSegmentRows]: what turns earlier rows' corrected values into later ones', and into outputs.
+  float* solve = nullptr;
+  float* attend = nullptr;
+  float* scaled_keys = nullptr;  // [key_dim, kSegmentRows]
   // kStrip columns of value_dim, contiguous, so that they stay in the first-level cache.
   float* state_strip = nullptr;  // [key_dim, kStrip]
-  float* corrected = nullptr;    // [kChunk, kStrip]
+  float* corrected = nullptr;    // [kSegmentRows, kStrip]
 };
 
 // Per row of a value head: g, the logarithm of its decay (at most 0), and beta.
 struct DeltaNetGates {
-  float decay[kChunk];  // e^g
-  float beta[kChunk];
-  // The sum of g up to the row within the chunk, as high + low.
-  float high[kChunk];
-  float low[kChunk];
+  float decay[kSegmentRows];  // e^g
+  float beta[kSegmentRows];
+  // The sum of g up to the row within the segment, as high + low.
+  float high[kSegmentRows];
+  float low[kSegmentRows];
 };
 
 struct DeltaNetKernels {
@@ -59,7 +60,7 @@ struct DeltaNetKernels {
   // transposed_keys, query_key and key_key of `num_rows` rows.
   void (*compare_keys)(const DeltaNetScratch& scratch, std::int64_t num_rows);
   // outputs and state from num_rows rows.
-  void (*chunk)(const DeltaNetScratch& scratch, const DeltaNetGates& gates, std::int64_t num_rows);
+  void (*segment)(const DeltaNetScratch& scratch, const DeltaNetGates& gates, std::int64_t num_rows);
   // y = rmsnorm(x) * norm * silu(z); `next` as above.
   void (*finish)(const float* x, const float* z, const float* next, const float* norm, float eps, std::int64_t count,
                  float* y);

@@ -44,21 +44,21 @@ struct PackedForm {
   int offset = 0;
 
   // Codes of more than 7 bits need care where the byte product takes them as signed. Their offset is always 128.
-  constexpr bool wide() const { return code_bits == 8 || table == CodeTable::kIQ4; }
-  constexpr int unit_groups() const { return kUnitColumns / group; }
-  constexpr int scale_bytes() const {
+  [[gnu::always_inline]] constexpr bool wide() const { return code_bits == 8 || table == CodeTable::kIQ4; }
+  [[gnu::always_inline]] constexpr int unit_groups() const { return kUnitColumns / group; }
+  [[gnu::always_inline]] constexpr int scale_bytes() const {
     if (scales != ScaleKind::kSuper) return kLineBytes * (has_min ? 2 : 1);
     const int bytes = unit_groups() * kStripRows * (has_min ? 2 : 1);
     return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
   }
-  constexpr int code_bytes() const { return kStripRows * kUnitColumns * code_bits / 8; }
-  constexpr int unit_bytes() const { return scale_bytes() + code_bytes(); }
-  constexpr std::int64_t strip_bytes(std::int64_t num_units) const {
+  [[gnu::always_inline]] constexpr int code_bytes() const { return kStripRows * kUnitColumns * code_bits / 8; }
+  [[gnu::always_inline]] constexpr int unit_bytes() const { return scale_bytes() + code_bytes(); }
+  [[gnu::always_inline]] constexpr std::int64_t strip_bytes(std::int64_t num_units) const {
     return num_units * unit_bytes() + (scales == ScaleKind::kSuper ? num_units / kSuperUnits * kLineBytes : 0);
   }
 };
 
-// Free functions here are static, so that no copy compiled for one instruction set serves another.
+// Functions here are static or always inlined, so that no copy compiled for one instruction set serves another.
 static constexpr PackedForm packed_form(DType dtype) {
   using enum ScaleKind;
   switch (dtype) {

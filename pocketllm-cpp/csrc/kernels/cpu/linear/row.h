@@ -1,5 +1,5 @@
-// The product of one activation row with packed strips, for any instruction set's Floats V. It is bound by memory, so the
-// codes are expanded in registers.
+// The product of one activation row with packed strips, for any instruction set's Floats V. Memory bounds it, so the codes
+// are expanded in registers.
 #pragma once
 
 #include "kernels/cpu/linear/tiles.h"

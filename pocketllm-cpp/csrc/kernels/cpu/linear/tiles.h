@@ -231,7 +231,9 @@ static void multiply_tile(const PanelProduct& product, int first_row, const std:
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
-      for (int s = 0; s < kStrips; ++s) acc[r][s] = V::Ints::broadcast(kMin ? kMagicBits : starts[r * rows.group_stride + g]);
+      for (int s = 0; s < kStrips; ++s) {
+        acc[r][s] = V::Ints::broadcast(kMin ? kMagicBits : starts[r * rows.group_stride + g]);
+      }
     }
     for (const std::byte* end = next + next_step; next < end && next < next_end; next += kLineBytes) {
       __builtin_prefetch(next, 0, 2);
@@ -307,7 +309,8 @@ static void multiply_panels(const PanelProduct& product) {
   if (product.group == 16 && product.has_min) return with_strips.template operator()<16, true, false>();
   if (product.group == 16) return with_strips.template operator()<16, false, false>();
   if (product.has_min) return with_strips.template operator()<32, true, false>();
-  if (!V::Ints::kUnsignedDot && product.wide) return with_strips.template operator()<32, false, !V::Ints::kUnsignedDot>();
+  constexpr bool kSignedDot = !V::Ints::kUnsignedDot;
+  if (kSignedDot && product.wide) return with_strips.template operator()<32, false, kSignedDot>();
   with_strips.template operator()<32, false, false>();
 }
 

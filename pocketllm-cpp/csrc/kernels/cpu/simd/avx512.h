@@ -161,7 +161,9 @@ struct Floats {
   static Mask at_least(Floats a, Floats b) noexcept { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ)}; }
   static Mask from_bits(std::uint32_t bits) noexcept { return {static_cast<__mmask16>(bits)}; }
   static std::uint32_t bits(Mask mask) noexcept { return mask.v; }
-  static Floats select(Mask mask, Floats yes, Floats no) noexcept { return {_mm512_mask_blend_ps(mask.v, no.v, yes.v)}; }
+  static Floats select(Mask mask, Floats yes, Floats no) noexcept {
+    return {_mm512_mask_blend_ps(mask.v, no.v, yes.v)};
+  }
 
   float sum() const noexcept {
     const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));

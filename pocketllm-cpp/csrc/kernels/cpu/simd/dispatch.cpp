@@ -9,7 +9,7 @@
 namespace pocket {
 namespace {
 
-// Whether the processor has what the build compiles the set for (cmake/instruction_sets.cmake), and the system saves it.
+// Whether the CPU has what the build compiles the set for (cmake/instruction_sets.cmake), and the system saves it.
 bool runs(InstructionSet set) {
   switch (set) {
     case InstructionSet::kScalar:

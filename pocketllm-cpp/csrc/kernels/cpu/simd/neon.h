@@ -1,5 +1,5 @@
-// The vectors with NEON and its dot product extension: sixteen lanes are four registers. scalar.h describes the types and
-// their members.
+// The vectors with NEON and its dot product extension: sixteen lanes are four registers. scalar.h describes the types
+// and their members.
 #pragma once
 
 #include <arm_neon.h>

@@ -1,7 +1,7 @@
 // Vectors of sixteen lanes in plain C++: what the types of every instruction set do, and what runs where there is none.
 //
-// A set's header has the same four types, so that an operation is written once, as a template over Floats, and its bits
-// are the same on every set that fuses products. Each set has a namespace of its own: an inline function that is compiled
+// A set's header has the same four types, so that an operation is written once, as a template over Floats, and gives the
+// same bits on every set that fuses products. Each set has a namespace of its own: an inline function that is compiled
 // with the options of two sets must not be merged into one.
 #pragma once
 
