@@ -70,7 +70,8 @@ async def _pipeline(args: EngineArgs, streams: int, steps: int) -> dict[str, flo
 
 def _engine_alone(args: EngineArgs, model: Path, streams: int, steps: int) -> float:
     """CPU per token of echo itself: its events are drained and dropped."""
-    engine = get_registry().backend("echo").open(args, open_checkpoint(model), lambda stage, fraction: None)
+    echo = get_registry().backend("echo")
+    engine = echo.open(echo.checked(args), open_checkpoint(model), lambda stage, fraction: None)
     left = streams
     cpu = time.process_time()
     for handle in range(1, streams + 1):

@@ -8,9 +8,9 @@ from typing import Any, Self
 from pocketllm.checkpoint import open_checkpoint
 from pocketllm.engine.call import GenerateCall
 from pocketllm.engine_args import EngineArgs
+from pocketllm.plugins.registry import get_registry
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Choice, Constraint, GenerationRequest
-from pocketllm_cpp.opening import open_engine
 from tests.torch.driving import Driver, Stream
 
 
@@ -19,8 +19,9 @@ class CppDriver(Driver):
 
     @classmethod
     def open(cls, path: Path, *, options: dict[str, Any] | None = None, **args: Any) -> Self:
-        engine_args = EngineArgs(model=str(path), backend="cpp", backend_options=options or {}, **args)
-        return cls(open_engine(engine_args, open_checkpoint(path), lambda stage, fraction: None))
+        backend = get_registry().backend("cpp")
+        checked = backend.checked(EngineArgs(model=str(path), backend_options=options or {}, **args))
+        return cls(backend.open(checked, open_checkpoint(path), lambda stage, fraction: None))
 
     def submit_constrained(
         self, prompt: list[int], constraint: Constraint, *, stop_ids: tuple[int, ...], seed: int = 0, **params: Any

@@ -307,9 +307,9 @@ def test_ranks_are_refused(toy_path: Path) -> None:
 
 def test_a_session_that_was_replaced_says_so(toy_path: Path) -> None:
     engine = QwenEngine(toy_path, QwenEngineOptions(num_threads=1), max_context=128)
-    old = _native.Session(engine._model.runtime)
+    old = _native.Session(engine._runtime)
     old.prefill(PROMPT)
-    _native.Session(engine._model.runtime)
+    _native.Session(engine._runtime)
     with pytest.raises(ConfigurationError, match="new session"):
         old.decode_step(3)
 

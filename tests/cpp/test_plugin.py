@@ -65,7 +65,6 @@ def test_auto_prefers_it_unless_there_is_a_gpu_for_torch(toy_path: Path, monkeyp
 @pytest.mark.parametrize(
     "args, words",
     [
-        ({"device": "cuda"}, "not on 'cuda'"),
         ({"dtype": "bfloat16"}, "dtype = 'bfloat16'"),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype = 'fp8'"),
         ({"attention_window": 128}, "attention_window = 128"),
@@ -119,9 +118,8 @@ def test_a_configuration_without_weights_is_refused(toy_path: Path, tmp_path: Pa
     ],
 )
 def test_options_are_checked(toy_path: Path, options: dict[str, Any], param: str) -> None:
-    args = EngineArgs(model=str(toy_path), backend_options=options)
     with pytest.raises(ConfigurationError) as caught:
-        open_engine(args, open_checkpoint(toy_path), lambda stage, fraction: None)
+        CppDriver.open(toy_path, options=options)
     assert caught.value.param == param
 
 

@@ -428,6 +428,22 @@ def test_limits_are_told_before_any_work(driven: DrivenHost) -> None:
     assert len(driven.engine.requests) == 1
 
 
+def test_an_id_that_the_tokenizer_has_and_the_model_lacks_is_refused_before_the_engine(toy_path: Path) -> None:
+    capabilities = msgspec.structs.replace(FULL, vocab_size=100, supports_logit_bias=True)
+    with DrivenHost(toy_path, ManualBackend(capabilities)) as driven:
+        assert driven.host.tokenizer.vocab_size > 100
+        for prompt, params in (
+            ((5, 100), SamplingParams()),
+            ((5,), SamplingParams(logit_bias={100: 1.0})),
+            ((5,), SamplingParams(stop_token_ids=(100,))),
+        ):
+            with pytest.raises(ConfigurationError, match="has 100, which is outside this model's vocabulary of 100"):
+                driven.submit_request(GenerationRequest(prompt_tokens=prompt, sampling_params=params))
+        assert driven.engine.requests == []
+        driven.submit_request(GenerationRequest(prompt_tokens=(99,)))
+        assert len(driven.engine.requests) == 1
+
+
 def test_end_ids_are_resolved_and_left_out_when_ignored(driven: DrivenHost) -> None:
     driven.submit()
     driven.submit(ignore_eos=True)

@@ -110,6 +110,19 @@ def test_every_source_folder_is_typed(repository: Path) -> None:
         assert (repository / folder / "src" / package / "py.typed").read_bytes() == b""
 
 
+def test_the_native_backends_adapter_uses_no_token_level_class(repository: Path) -> None:
+    package = repository / "pocketllm-cpp/src/pocketllm_cpp"
+    reached = [
+        f"{path.name} imports {node.module}"
+        for path in package.glob("*.py")
+        if path.name != "__init__.py"  # gives out the public names of both
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pocketllm_cpp.tokens")
+    ]
+    assert (package / "tokens").is_dir()
+    assert reached == []
+
+
 def test_no_native_folder_includes_one_above_it(repository: Path) -> None:
     sources = [path for path in (repository / "pocketllm-cpp/csrc").rglob("*") if path.suffix in (".h", ".cpp")]
     assert {path.relative_to(repository / "pocketllm-cpp/csrc").parts[0] for path in sources} == set(NATIVE_LAYERS)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pocketllm.engine_args import EngineArgs
-from pocketllm.errors import BackendUnavailableError, PluginError, UnsupportedFeatureError
+from pocketllm.errors import BackendUnavailableError, ConfigurationError, PluginError, UnsupportedFeatureError
 from pocketllm.hookspecs import hookimpl
 from pocketllm.plugins.discovery import BACKENDS_GROUP, PLUGINS_GROUP, Plugin, PluginState, discover
 from pocketllm.plugins.registry import Registry, get_registry
@@ -126,18 +126,15 @@ def test_load_all_leaves_nothing_unjudged(site: Path) -> None:
     assert PluginState.FOUND not in states.values()
 
 
-def test_a_probe_gets_checked_options_and_an_open_too() -> None:
+def test_checked_arguments_have_typed_options_and_the_models_place() -> None:
     toy = Toy("toy")
     backend = Registry.of_objects(backends={"toy": toy}).backend("toy")
     args = EngineArgs(backend_options={"checkpoint_dir": "/m", "label": 5}, resolved_options={"num_threads": 1})
-    backend.probe(CHECKPOINT, args)
-    assert toy.seen is not None
-    assert toy.seen.backend_options == {"label": "5", "num_threads": 1}
-    assert toy.seen.model == "/m"
-    toy.seen = None
-    assert backend.open(args, CHECKPOINT, lambda stage, fraction: None) is toy
-    assert toy.seen is not None
-    assert toy.seen.backend_options == {"label": "5", "num_threads": 1}
+    checked = backend.checked(args)
+    assert (checked.model, checked.backend_options) == ("/m", {"label": "5", "num_threads": 1})
+    assert backend.checked(checked) == checked
+    with pytest.raises(ConfigurationError, match="has no option 'threads'"):
+        backend.checked(EngineArgs(model="/m", backend_options={"threads": 1}))
 
 
 @pytest.mark.parametrize(

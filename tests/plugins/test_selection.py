@@ -16,10 +16,11 @@ from pocketllm.errors import (
     PluginError,
     UnsupportedFeatureError,
 )
+from pocketllm.plugins.backend_options import checked_options
 from pocketllm.plugins.registry import Registry
 from pocketllm.plugins.selection import Selection, consider
 from pocketllm.plugins.selection import select as select_backend
-from pocketllm.types import Offer, Refusal
+from pocketllm.types import BackendInfo, Offer, Refusal
 from tests.plugins.toy_backends import Toy
 
 CHECKPOINT: Any = SimpleNamespace(path="/m", format="gguf")
@@ -39,6 +40,30 @@ def test_auto_takes_the_best_offer_and_keeps_every_answer() -> None:
         ("b", "b can."),
         ("c", NO.reason),
     ]
+
+
+@pytest.mark.parametrize("backend", ["auto", "a"])
+def test_a_backends_options_are_checked_once_for_its_probe_and_its_opening(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def counted(info: BackendInfo, args: EngineArgs) -> dict[str, Any]:
+        calls.append(info.name)
+        return checked_options(info, args)
+
+    monkeypatch.setattr("pocketllm.plugins.registry.checked_options", counted)
+    toy = Toy("a")
+    selection = select(
+        toy, backend=backend, backend_options={"checkpoint_dir": "/m", "label": 5}, resolved_options={"num_threads": 1}
+    )
+    assert toy.seen is not None
+    assert (toy.seen.model, toy.seen.backend) == ("/m", backend)
+    assert toy.seen.backend_options == selection.args.backend_options == {"label": "5", "num_threads": 1}
+    assert selection.args.backend == "a"
+    assert selection.backend.open(selection.args, CHECKPOINT, lambda stage, fraction: None) is toy
+    assert toy.seen is selection.args
+    assert calls == ["a"]
 
 
 def test_a_tie_goes_to_the_first_name() -> None:

@@ -70,6 +70,8 @@ class BoundEngine {
   BoundEngine(const BoundEngine&) = delete;
   BoundEngine& operator=(const BoundEngine&) = delete;
 
+  bool is_open() const noexcept { return engine_ != nullptr; }
+
   // Shared, so that it outlives a call during which another thread gives it back.
   std::shared_ptr<Engine> engine() const {
     if (engine_ == nullptr) throw Error(ErrorKind::kEngine, "The engine is closed: open a new one.");
@@ -154,11 +156,14 @@ void init_engine(nb::module_& module) {
       .def(
           "close",
           [](BoundEngine& self, double deadline_s) {
+            if (!self.is_open()) return;
             const std::shared_ptr<Engine> engine = self.engine();
             nb::gil_scoped_release release;
             engine->close(deadline_s);
           },
-          "deadline_s"_a)
+          "deadline_s"_a,
+          "Ends all sequences as cancelled, waits for the step under way but no longer than deadline_s seconds, and takes "
+          "no request afterwards. Closing again, or after give_back, does nothing.")
       .def("give_back", &BoundEngine::give_back, "Ends the engine and lets others have the runtime.")
       .def("stats", [](BoundEngine& self) { return self.engine()->stats(); })
       .def("set_prefill_token_budget",

@@ -10,17 +10,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pocketllm_cpp.architectures import detect_architecture, is_qwen3_5_checkpoint, registered_architectures
-    from pocketllm_cpp.batch_scheduler import (
+    from pocketllm_cpp.tokens.architectures import detect_architecture, is_qwen3_5_checkpoint, registered_architectures
+    from pocketllm_cpp.tokens.batch_scheduler import QwenBatchScheduler
+    from pocketllm_cpp.tokens.batch_types import (
         EngineCaps,
         QwenBatchSamplingParams,
-        QwenBatchScheduler,
         QwenSchedulerStats,
         SchedulerGenerationResult,
     )
-    from pocketllm_cpp.persistent_engine import ForwardSmokeOptions, PersistentEngine, SamplingParams
-    from pocketllm_cpp.qwen_engine import QwenEngine, QwenForwardResult, QwenVerifyResult
-    from pocketllm_cpp.qwen_options import QwenEngineOptions
+    from pocketllm_cpp.tokens.persistent_engine import ForwardSmokeOptions, PersistentEngine, SamplingParams
+    from pocketllm_cpp.tokens.qwen_engine import QwenEngine, QwenForwardResult, QwenVerifyResult
+    from pocketllm_cpp.tokens.qwen_options import QwenEngineOptions
 
     backend: str
 
@@ -45,21 +45,21 @@ __all__ = [
 
 _HOMES = {
     "backend": "_native",
-    "detect_architecture": "architectures",
-    "is_qwen3_5_checkpoint": "architectures",
-    "registered_architectures": "architectures",
-    "EngineCaps": "batch_scheduler",
-    "QwenBatchSamplingParams": "batch_scheduler",
-    "QwenBatchScheduler": "batch_scheduler",
-    "QwenSchedulerStats": "batch_scheduler",
-    "SchedulerGenerationResult": "batch_scheduler",
-    "ForwardSmokeOptions": "persistent_engine",
-    "PersistentEngine": "persistent_engine",
-    "SamplingParams": "persistent_engine",
-    "QwenEngine": "qwen_engine",
-    "QwenForwardResult": "qwen_engine",
-    "QwenVerifyResult": "qwen_engine",
-    "QwenEngineOptions": "qwen_options",
+    "detect_architecture": "tokens.architectures",
+    "is_qwen3_5_checkpoint": "tokens.architectures",
+    "registered_architectures": "tokens.architectures",
+    "EngineCaps": "tokens.batch_types",
+    "QwenBatchSamplingParams": "tokens.batch_types",
+    "QwenBatchScheduler": "tokens.batch_scheduler",
+    "QwenSchedulerStats": "tokens.batch_types",
+    "SchedulerGenerationResult": "tokens.batch_types",
+    "ForwardSmokeOptions": "tokens.persistent_engine",
+    "PersistentEngine": "tokens.persistent_engine",
+    "SamplingParams": "tokens.persistent_engine",
+    "QwenEngine": "tokens.qwen_engine",
+    "QwenForwardResult": "tokens.qwen_engine",
+    "QwenVerifyResult": "tokens.qwen_engine",
+    "QwenEngineOptions": "tokens.qwen_options",
 }
 
 

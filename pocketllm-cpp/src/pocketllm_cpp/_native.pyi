@@ -252,7 +252,10 @@ class Engine:
 
     def cancel(self, handle: int) -> None: ...
 
-    def close(self, deadline_s: float) -> None: ...
+    def close(self, deadline_s: float) -> None:
+        """
+        Ends all sequences as cancelled, waits for the step under way but no longer than deadline_s seconds, and takes no request afterwards. Closing again, or after give_back, does nothing.
+        """
 
     def give_back(self) -> None:
         """Ends the engine and lets others have the runtime."""

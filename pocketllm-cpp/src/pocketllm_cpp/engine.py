@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pocketllm.engine.closing import close_at_exit
 from pocketllm.errors import BackendUnavailableError, ConfigurationError, EngineError, UnsupportedFeatureError
 from pocketllm.hookspecs import hookimpl
 from pocketllm.types import Capabilities, EngineStats, GenerationRequest
 from pocketllm_cpp import _native
 from pocketllm_cpp.batches import BatchSource
-from pocketllm_cpp.closing import close_at_exit
 from pocketllm_cpp.constraints import ConstraintMatchers
+from pocketllm_cpp.sampling import native_sampling
 
 if TYPE_CHECKING:
     from pocketllm.engine.call import GenerateCall
-    from pocketllm.sampling_params import SamplingParams
 
 _SEED_MASK = 2**64 - 1
 
@@ -41,7 +41,6 @@ class CppEngine:
     @hookimpl
     def pocketllm_generate(self, call: GenerateCall) -> bool | None:
         request = call.request
-        self._check(request)
         sampling = native_sampling(request.sampling_params)
         choices = self._choices(request)
         try:
@@ -95,20 +94,7 @@ class CppEngine:
 
     @hookimpl
     def pocketllm_close(self, deadline_s: float) -> None:
-        try:
-            self._native.close(deadline_s)
-        except EngineError:
-            pass  # given back
-
-    def _check(self, request: GenerationRequest) -> None:
-        if request.task != "generate":
-            raise UnsupportedFeatureError(f"task = {request.task!r}: this engine only generates.", param="task")
-        if request.adapter is not None:
-            raise UnsupportedFeatureError("This engine has no adapters.", param="adapter")
-        limit = self._capabilities.vocab_size
-        for name, ids in (("prompt_tokens", request.prompt_tokens), ("logit_bias", request.sampling_params.logit_bias)):
-            if ids and not 0 <= min(ids) <= max(ids) < limit:
-                raise UnsupportedFeatureError(f"{name} has an id outside this model's {limit} tokens.", param=name)
+        self._native.close(deadline_s)
 
     def _choices(self, request: GenerationRequest) -> list[tuple[int, int, int, int]]:
         """Handle, seed and matcher of each choice; core has validated the constraint, so compiling it is quick."""
@@ -126,23 +112,3 @@ class CppEngine:
             (choice.handle, choice.seed & _SEED_MASK, functions, matcher)
             for choice, (functions, matcher) in zip(request.choices, pointers, strict=True)
         ]
-
-
-def native_sampling(params: SamplingParams) -> _native.SamplingParams:
-    """Core's parameters as the native engine takes them; core has checked them and filled in the budget."""
-    assert params.max_tokens is not None
-    sampling = _native.SamplingParams()
-    sampling.temperature = params.temperature
-    sampling.top_p = 1.0 if params.top_p is None else params.top_p
-    sampling.top_k = params.top_k or 0
-    sampling.min_p = params.min_p or 0.0
-    sampling.repetition_penalty = params.repetition_penalty
-    sampling.frequency_penalty = params.frequency_penalty
-    sampling.presence_penalty = params.presence_penalty
-    sampling.logit_bias = list(params.logit_bias.items())
-    sampling.max_tokens = params.max_tokens
-    sampling.min_tokens = params.min_tokens
-    sampling.logprobs = params.logprobs
-    sampling.num_top_logprobs = params.num_top_logprobs
-    sampling.prompt_logprobs = params.prompt_logprobs
-    return sampling

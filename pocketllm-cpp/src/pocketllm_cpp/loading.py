@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pocketllm.errors import CheckpointError, ConfigurationError
+from pocketllm.errors import CheckpointError
 from pocketllm_cpp import _native
 from pocketllm_cpp.kv_cache_types import kv_type
 
 if TYPE_CHECKING:
-    from pocketllm.checkpoint import Checkpoint, Tokenizer
+    from pocketllm.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,6 @@ def load_runtime(
     )
 
 
-def tokenizer_of(checkpoint: Checkpoint) -> Tokenizer | None:
-    try:
-        return checkpoint.tokenizer()
-    except CheckpointError:
-        return None  # a checkpoint without a tokenizer is served by token ids alone
-
-
 def max_positions(checkpoint: Checkpoint) -> int | None:
     """Positions the checkpoint was made for; None when it does not say."""
     config = checkpoint.config
@@ -72,18 +65,3 @@ def max_positions(checkpoint: Checkpoint) -> int | None:
     nested = text_config if isinstance(text_config, dict) else {}
     limit = config.get("max_position_embeddings", nested.get("max_position_embeddings"))
     return limit if isinstance(limit, int) else None
-
-
-def context_limit(checkpoint: Checkpoint, asked: int | None) -> int:
-    """``asked`` positions, or 0 for as many as the checkpoint allows and memory holds.
-
-    Raises:
-        ConfigurationError: more than the checkpoint has.
-    """
-    limit = max_positions(checkpoint)
-    if asked is not None and limit is not None and asked > limit:
-        raise ConfigurationError(
-            f"max_model_len = {asked} is above the checkpoint's max_position_embeddings = {limit}: lower it.",
-            param="max_model_len",
-        )
-    return asked or 0

@@ -5,16 +5,17 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from pocketllm.backends.features import EVERY_REQUEST_FIELD
+from pocketllm.backends.opening import tokenizer_or_none, usable_vocab_size
 from pocketllm.errors import ConfigurationError
-from pocketllm.plugins.backend_options import checked_options
 from pocketllm.types import Capabilities
 from pocketllm_cpp import _native
+from pocketllm_cpp.card import backend_card
 from pocketllm_cpp.constraints import ConstraintMatchers
 from pocketllm_cpp.engine import CppEngine
 from pocketllm_cpp.kv_cache_types import kv_type
-from pocketllm_cpp.loading import RuntimeSettings, context_limit, load_runtime, tokenizer_of
+from pocketllm_cpp.loading import RuntimeSettings, load_runtime
 from pocketllm_cpp.options import CppOptions
-from pocketllm_cpp.plugin import DEVICES, pocketllm_backend
 
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint
@@ -28,12 +29,15 @@ _DEFAULT_TOKENS_BESIDE_DECODES = 128
 
 
 def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) -> CppEngine:
-    """Load the weights, make the cache, start the engine's thread.
+    """Load the weights, make the cache, start the engine's thread. Seconds, on the calling thread.
+
+    ``args`` carry options that core has checked against the card.
 
     Raises:
         ConfigurationError, CheckpointError, UnsupportedFeatureError: as their messages say.
     """
-    options = CppOptions.from_mapping(checked_options(pocketllm_backend(), args, defaults=True))
+    card = backend_card()
+    options = CppOptions.from_mapping(args.backend_options)
     activation = _activation(args, options)
     # Raises for a POCKET_INSTRUCTION_SET that is not there, before the weights are read.
     instruction_set = _native.instruction_set()
@@ -42,19 +46,19 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
         activation=activation,
         kv_cache_dtype=args.kv_cache_dtype,
         num_threads=options.num_threads or 0,
-        max_model_len=context_limit(checkpoint, args.max_model_len),
+        max_model_len=args.max_model_len or 0,
         num_slots=args.batch_size(_DEFAULT_BATCH_SIZE),
         kv_cache_bytes=options.kv_cache_bytes or 0,
         num_snapshots=options.num_snapshots,
     )
     with ThreadPoolExecutor(1, "pocketllm-cpp-tokenizer") as beside:
         # Native code reads the weights without the interpreter's lock, which the tokenizer needs.
-        pending = beside.submit(tokenizer_of, checkpoint)
+        pending = beside.submit(tokenizer_or_none, checkpoint)
         runtime = load_runtime(checkpoint, settings, lambda fraction: report("weights", fraction))
     report("cache", 1.0)
     tokenizer = pending.result()
     matchers = None if tokenizer is None else ConstraintMatchers(tokenizer)
-    vocab_size = runtime.vocab_size if tokenizer is None else min(runtime.vocab_size, tokenizer.vocab_size)
+    vocab_size = usable_vocab_size(runtime.vocab_size, tokenizer)
     budget, beside_decodes = options.prefill_token_budget, 0
     if budget is None and args.prefill_chunk_tokens:
         budget = args.prefill_chunk_tokens
@@ -70,32 +74,18 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
         vocab_size=vocab_size,
     )
     capabilities = Capabilities(
-        name="cpp",
+        **EVERY_REQUEST_FIELD,
+        name=card.name,
         models=(checkpoint.model_type,),
-        model_formats=("safetensors", "gguf"),
-        devices=DEVICES,
+        model_formats=card.model_formats,
+        devices=card.devices,
         max_model_len=runtime.max_model_len,
         vocab_size=vocab_size,
         max_batch_size=native.max_batch_size,
         eos_token_ids=eos_ids if eos_source == "override" else (),
         supports_batch=native.max_batch_size > 1,
-        supports_logprobs=True,
-        supports_prompt_logprobs=True,
-        supports_streamed_logprobs=True,
-        supports_streamed_usage=True,
-        supports_tool_choice=True,
-        supports_priority=True,
-        supports_suffix=True,
         supports_structured_outputs=tokenizer is not None,
         supports_prefix_caching=prefix_cache,
-        supports_min_p=True,
-        supports_penalties=True,
-        supports_logit_bias=True,
-        supports_min_tokens=True,
-        supports_ignore_eos=True,
-        supports_stop_token_ids=True,
-        per_request_sampling=True,
-        per_request_top_k=True,
         batch_invariant=True,
         details={
             "device": _native.backend,

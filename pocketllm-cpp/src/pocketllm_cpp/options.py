@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pocketllm.backends.options import check_range
 from pocketllm.errors import ConfigurationError
 from pocketllm.types import OptionSpec
 
@@ -64,25 +65,24 @@ class CppOptions:
         Raises:
             ConfigurationError: a value is out of range.
         """
-        for name, low, high in (
-            ("num_threads", 1, 1024),
-            ("kv_cache_bytes", 1, None),
-            ("prefill_token_budget", 0, None),
-            ("num_snapshots", 1, 1 << 20),
-        ):
-            value = options.get(name)
-            if value is not None and (value < low or (high is not None and value > high)):
-                span = f"from {low} to {high}" if high is not None else f"of at least {low}"
-                raise ConfigurationError(
-                    f"backend_options[{name!r}] = {value} is out of range: give a whole number {span}.",
-                    param=f"backend_options.{name}",
-                )
-        activation = options.get("activation")
-        if activation is not None and activation not in ACTIVATIONS:
-            raise ConfigurationError(
-                f"backend_options['activation'] = {activation!r} is not known; give one of {', '.join(ACTIVATIONS)}.",
-                param="backend_options.activation",
-            )
+        check_range(options, "num_threads", 1, 1024)
+        check_range(options, "kv_cache_bytes", 1)
+        check_range(options, "prefill_token_budget", 0)
+        check_range(options, "num_snapshots", 1, 1 << 20)
+        if options.get("activation") is not None:
+            check_activation(options["activation"], "backend_options['activation']", "backend_options.activation")
         values = {name: value for name, value in options.items() if value is not None}
         values["eos_token_id"] = tuple(values.get("eos_token_id", ()))
         return cls(**values)
+
+
+def check_activation(value: str, shown: str, param: str) -> None:
+    """Refuse a name that is not one of ``ACTIVATIONS``; ``shown`` and ``param`` say where it was given.
+
+    Raises:
+        ConfigurationError: names the known ones.
+    """
+    if value not in ACTIVATIONS:
+        raise ConfigurationError(
+            f"{shown} = {value!r} is not known; give one of {', '.join(ACTIVATIONS)}.", param=param
+        )

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from pocketllm.errors import CheckpointError, PocketLLMError
+from pocketllm.backends.probing import refused_arguments, refused_tensors
+from pocketllm.errors import PocketLLMError
 from pocketllm.hookspecs import Engine, LoadReport, hookimpl
 from pocketllm.types import BackendInfo, Offer, Refusal
-from pocketllm_cpp.options import OPTION_SPECS
+from pocketllm_cpp.card import backend_card
 
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint
     from pocketllm.engine_args import EngineArgs
 
-DEVICES = ("cpu",)
 DTYPES = (None, "auto", "float32")
 # Above torch's 50 where there is only a CPU, below it where torch has a GPU to run on.
 _RANK = 60
@@ -29,22 +28,14 @@ _RANK_BESIDE_CUDA = 40
 
 @hookimpl
 def pocketllm_backend() -> BackendInfo:
-    return BackendInfo(
-        name="cpp",
-        version=version("pocketllm-cpp"),
-        summary="Native code that computes on quantised blocks; the fast path on CPUs.",
-        model_formats=("safetensors", "gguf"),
-        devices=DEVICES,
-        options=OPTION_SPECS,
-        holds_gil=False,
-    )
+    return backend_card()
 
 
 @hookimpl
 def pocketllm_probe(checkpoint: Checkpoint, args: EngineArgs) -> Offer | Refusal:
-    for reason in (_refused_arguments(args), _refused_weights(checkpoint), _refused_model(checkpoint)):
-        if reason is not None:
-            return Refusal(reason=reason)
+    reason = refused_arguments(args) or _refused_types(args) or _refused_checkpoint(checkpoint)
+    if reason is not None:
+        return Refusal(reason=reason)
     beside_cuda = args.device == "auto" and os.path.exists("/dev/nvidia0")
     reason = f"Runs {checkpoint.model_type} from {checkpoint.format} on cpu"
     if beside_cuda:
@@ -60,18 +51,12 @@ def pocketllm_open(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport)
     return open_engine(args, checkpoint, report)
 
 
-def _refused_arguments(args: EngineArgs) -> str | None:
-    if args.device != "auto" and args.device not in DEVICES:
-        return f"It runs on {' and '.join(DEVICES)}, not on {args.device!r}."
+def _refused_types(args: EngineArgs) -> str | None:
     if args.dtype not in DTYPES:
         return (
             f"dtype = {args.dtype!r}: it computes on the weights as they are stored. Leave it out, or give 'float32' "
             "for exact activations."
         )
-    if args.attention_window:
-        return f"attention_window = {args.attention_window}: it has the checkpoint's own windows only. Set it to 0."
-    if args.speculative_method is not None:
-        return f"speculative_method = {args.speculative_method!r}: it has no speculative decoding. Leave it out."
     from pocketllm_cpp.kv_cache_types import kv_type
 
     try:
@@ -81,22 +66,12 @@ def _refused_arguments(args: EngineArgs) -> str | None:
     return None
 
 
-def _refused_weights(checkpoint: Checkpoint) -> str | None:
+def _refused_checkpoint(checkpoint: Checkpoint) -> str | None:
     from pocketllm_cpp import _native
 
-    try:
-        used = {info.dtype for info in checkpoint.tensors.values()}
-    except CheckpointError as error:
-        return error.message
-    unknown = sorted(dtype for dtype in used if not _native.reads_dtype(dtype))
-    if unknown:
-        return f"It does not read tensors of type {', '.join(unknown)}."
-    return None
-
-
-def _refused_model(checkpoint: Checkpoint) -> str | None:
-    from pocketllm_cpp import _native
-
+    refused = refused_tensors(checkpoint, _native.reads_dtype)
+    if refused is not None:
+        return refused
     try:
         _native.check_config(json.dumps(dict(checkpoint.config)))
     except PocketLLMError as error:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pocketllm.backends.options import check_range
 from pocketllm.errors import ConfigurationError
 from pocketllm.types import OptionSpec
 
@@ -61,19 +62,10 @@ class TorchOptions:
         Raises:
             ConfigurationError: a number is out of range.
         """
-        for name, low, high in (
-            ("num_threads", 1, 1024),
-            ("block_size", 1, 1024),
-            ("kv_cache_bytes", 1, None),
-            ("max_step_tokens", 1, None),
-        ):
-            value = options.get(name)
-            if value is not None and (value < low or (high is not None and value > high)):
-                span = f"from {low} to {high}" if high is not None else f"of at least {low}"
-                raise ConfigurationError(
-                    f"backend_options[{name!r}] = {value} is out of range: give a whole number {span}.",
-                    param=f"backend_options.{name}",
-                )
+        check_range(options, "num_threads", 1, 1024)
+        check_range(options, "block_size", 1, 1024)
+        check_range(options, "kv_cache_bytes", 1)
+        check_range(options, "max_step_tokens", 1)
         prefill_dtype = options.get("prefill_dtype") or "auto"
         if prefill_dtype not in PREFILL_DTYPES:
             raise ConfigurationError(

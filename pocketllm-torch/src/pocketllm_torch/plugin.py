@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from pocketllm.backends.probing import refused_arguments, refused_tensors
 from pocketllm.errors import CheckpointError, UnsupportedFeatureError
 from pocketllm.hookspecs import Engine, LoadReport, hookimpl
 from pocketllm.types import BackendInfo, Offer, Refusal
+from pocketllm_torch.card import backend_card
 from pocketllm_torch.models.fp8_settings import FP8_TYPE, scale_tile
 from pocketllm_torch.models.registry import FAMILIES
-from pocketllm_torch.options import OPTION_SPECS
 
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint
     from pocketllm.engine_args import EngineArgs
 
-DEVICES = ("cpu", "cuda")
 _PLAIN_TYPES = {"F32", "F16", "BF16"}
 _BLOCK_TYPES = {
     "Q4_0",
@@ -43,20 +42,14 @@ KV_CACHE_DTYPES = ("auto",)
 
 @hookimpl
 def pocketllm_backend() -> BackendInfo:
-    return BackendInfo(
-        name="torch",
-        version=version("pocketllm-torch"),
-        summary="PyTorch and Triton; the reference on CPUs, the fast path on CUDA.",
-        model_formats=("safetensors", "gguf"),
-        devices=DEVICES,
-        options=OPTION_SPECS,
-        holds_gil=True,
-    )
+    return backend_card()
 
 
 @hookimpl
 def pocketllm_probe(checkpoint: Checkpoint, args: EngineArgs) -> Offer | Refusal:
-    reason = _refused_arguments(args) or _refused_model(checkpoint) or _refused_weights(checkpoint)
+    reason = (
+        refused_arguments(args) or _refused_cache(args) or _refused_model(checkpoint) or _refused_weights(checkpoint)
+    )
     if reason is not None:
         return Refusal(reason=reason)
     device = args.device if args.device != "auto" else "cuda" if os.path.exists("/dev/nvidia0") else "cpu"
@@ -71,16 +64,10 @@ def pocketllm_open(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport)
     return open_engine(args, checkpoint, report)
 
 
-def _refused_arguments(args: EngineArgs) -> str | None:
-    if args.device != "auto" and args.device not in DEVICES:
-        return f"It runs on {' and '.join(DEVICES)}, not on {args.device!r}."
-    if args.kv_cache_dtype not in KV_CACHE_DTYPES:
-        return f"kv_cache_dtype = {args.kv_cache_dtype!r}: its cache has the dtype of the activations. Leave it 'auto'."
-    if args.attention_window:
-        return f"attention_window = {args.attention_window}: it has full attention only. Set it to 0."
-    if args.speculative_method is not None:
-        return f"speculative_method = {args.speculative_method!r}: it has no speculative decoding. Leave it out."
-    return None
+def _refused_cache(args: EngineArgs) -> str | None:
+    if args.kv_cache_dtype in KV_CACHE_DTYPES:
+        return None
+    return f"kv_cache_dtype = {args.kv_cache_dtype!r}: its cache has the dtype of the activations. Leave it 'auto'."
 
 
 def _refused_model(checkpoint: Checkpoint) -> str | None:
@@ -118,17 +105,10 @@ def _rope_types(rope: object) -> list[object]:
 
 
 def _refused_weights(checkpoint: Checkpoint) -> str | None:
-    try:
-        used = {info.dtype for info in checkpoint.tensors.values()}
-    except CheckpointError as error:
-        return error.message
     if checkpoint.format == "gguf":
         read = GGUF_TYPES
     elif scale_tile(checkpoint.text_config) is None:
         read = SAFETENSORS_TYPES
     else:
         read = SAFETENSORS_TYPES | {FP8_TYPE}
-    unknown = sorted(used - read)
-    if unknown:
-        return f"It does not read tensors of type {', '.join(unknown)}."
-    return None
+    return refused_tensors(checkpoint, read.__contains__)

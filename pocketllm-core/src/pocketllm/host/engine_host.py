@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pocketllm.engine.closing import close_at_exit
 from pocketllm.fields.requests import check_request
 from pocketllm.host.admission import Admission
-from pocketllm.host.closing import close_at_exit
 from pocketllm.host.drain import EventDrain
 from pocketllm.host.events import HostEvents
 from pocketllm.host.life import HostLife

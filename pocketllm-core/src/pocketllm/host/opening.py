@@ -17,7 +17,6 @@ from pocketllm.hookspecs import Engine
 from pocketllm.host.pump import Pump
 from pocketllm.host.state import HostLimits
 from pocketllm.model_sources.resolve import resolve_model
-from pocketllm.plugins.backend_options import checked_options
 from pocketllm.plugins.selection import Selection, select
 from pocketllm.prompt.builder import PromptBuilder
 from pocketllm.types import Capabilities, ModelSource
@@ -82,14 +81,12 @@ class EngineOpener:
 
         Raises whatever stands in the way: PocketLLMErrors, or anything that a runtime raises.
         """
-        args, model = self._find()
+        model = self._find()
         watch.found(model)
-        backend = model.selection.backend
-        options = checked_options(backend.info, args)
-        args = msgspec.structs.replace(args, backend=backend.name, backend_options=options, resolved_options={})
+        args, backend = model.selection.args, model.selection.backend
         with ThreadPoolExecutor(1, "pocketllm-prompts") as beside:
             # A runtime reads its weights in native code or in another process, which leaves time for the tokenizer.
-            pending = beside.submit(self._build_prompts, model.checkpoint, options.get("eos_token_id"))
+            pending = beside.submit(self._build_prompts, model.checkpoint, args.backend_options.get("eos_token_id"))
             engine = self._open_in_place(args, model, watch)
         try:
             _check_events(engine, backend.name)
@@ -107,8 +104,7 @@ class EngineOpener:
             discard(engine)
             raise
 
-    def _find(self) -> tuple[EngineArgs, FoundModel]:
-        """The arguments with the model's path in them, and what they lead to."""
+    def _find(self) -> FoundModel:
         from pocketllm.checkpoint import open_checkpoint
 
         args = self._args
@@ -121,7 +117,7 @@ class EngineOpener:
         )
         options = {key: value for key, value in args.backend_options.items() if key != "checkpoint_dir"}
         args = msgspec.structs.replace(args, model=os.fspath(source.path), backend_options=options)
-        return args, FoundModel(source, checkpoint, select(self._registry, args, checkpoint))
+        return FoundModel(source, checkpoint, select(self._registry, args, checkpoint))
 
     def _open_in_place(self, args: EngineArgs, model: FoundModel, watch: OpeningWatch) -> Engine:
         backend = model.selection.backend

@@ -29,19 +29,18 @@ def given_options(args: EngineArgs) -> dict[str, Any]:
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def checked_options(info: BackendInfo, args: EngineArgs, *, defaults: bool = False) -> dict[str, Any]:
-    """The given options, each of its declared type; ids become a list.
+def checked_options(info: BackendInfo, args: EngineArgs) -> dict[str, Any]:
+    """The given options, each of its declared type; ids become a list. The backend fills in its own defaults.
 
     Args:
         info: the backend's card, whose ``options`` declare names and types.
         args: the arguments; None as a value means "not given".
-        defaults: also fill in the declared defaults of options that were not given.
 
     Raises:
         ConfigurationError: an unknown name (the message gives the nearest known one) or a value of another type.
     """
     specs = {spec.name: spec for spec in info.options}
-    checked = {spec.name: spec.default for spec in info.options} if defaults else {}
+    checked: dict[str, Any] = {}
     for name, value in given_options(args).items():
         if name not in specs:
             raise ConfigurationError(

@@ -55,14 +55,22 @@ class BackendPlugin:
         self.name: str = loaded.plugin.name
         self.info: BackendInfo = loaded.plugin.info
 
-    def probe(self, checkpoint: Checkpoint, args: EngineArgs) -> Offer | Refusal:
-        """The backend's own answer, from headers alone.
+    def checked(self, args: EngineArgs) -> EngineArgs:
+        """``args`` as this backend's hooks get them: the given options checked against its card, the model's place in
+        ``model``. Made once for each opening; :meth:`probe` and :meth:`open` take what it returns.
 
         Raises:
-            ConfigurationError: its options are wrong.
+            ConfigurationError: an option that the card does not declare, or a value of another type.
+        """
+        options = checked_options(self.info, args)
+        return msgspec.structs.replace(args, model=args.checkpoint_dir, backend_options=options, resolved_options={})
+
+    def probe(self, checkpoint: Checkpoint, args: EngineArgs) -> Offer | Refusal:
+        """The backend's own answer, from headers alone. ``args`` are :meth:`checked`.
+
+        Raises:
             PluginError: it raised or answered something else; it is broken from now on.
         """
-        args = self._with_checked_options(args)
         try:
             answer = self._relay.hook.pocketllm_probe(checkpoint=checkpoint, args=args)
             if not isinstance(answer, Offer | Refusal):
@@ -78,19 +86,14 @@ class BackendPlugin:
         return answer
 
     def open(self, args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) -> Engine:
-        """Load the checkpoint and start the engine; minutes, on the calling thread. ``args`` carry checked options.
+        """Load the checkpoint and start the engine; minutes, on the calling thread. ``args`` are :meth:`checked`.
 
         Raises whatever the backend raises.
         """
-        args = self._with_checked_options(args)
         engine = self._relay.hook.pocketllm_open(args=args, checkpoint=checkpoint, report=report)
         if engine is None:
             raise PluginError(f"Backend {self.name!r} opened nothing: pocketllm_open returned None.")
         return cast("Engine", engine)
-
-    def _with_checked_options(self, args: EngineArgs) -> EngineArgs:
-        options = checked_options(self.info, args)
-        return msgspec.structs.replace(args, model=args.checkpoint_dir, backend_options=options, resolved_options={})
 
     def __repr__(self) -> str:
         return f"BackendPlugin({self.name})"

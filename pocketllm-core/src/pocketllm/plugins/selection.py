@@ -6,6 +6,8 @@ import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from pocketllm.errors import (
     BackendUnavailableError,
     ConfigurationError,
@@ -30,9 +32,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Considered:
-    """What one backend had to say: an answer, or the error that kept it from answering."""
+    """What one backend had to say: an answer, or the error that kept it from answering.
+
+    ``args`` are the arguments with its options checked or, where it did not come to that, as they were given.
+    """
 
     name: str
+    args: EngineArgs
     answer: Offer | Refusal | None = None
     error: str | None = None
     state: str = PluginState.OK
@@ -45,9 +51,13 @@ class Considered:
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """The backend that will serve a checkpoint, and everything that was considered on the way."""
+    """The backend that will serve a checkpoint, and everything that was considered on the way.
+
+    ``args`` are what to open the backend with.
+    """
 
     backend: BackendPlugin
+    args: EngineArgs
     offer: Offer
     considered: list[Considered]
 
@@ -57,13 +67,13 @@ def consider(registry: Registry, args: EngineArgs, checkpoint: Checkpoint, names
     considered = []
     for name in names:
         try:
-            considered.append(Considered(name, answer=_ask(registry.backend(name), args, checkpoint)))
+            considered.append(_ask(registry.backend(name), args, checkpoint))
         except PluginError as error:
             state = next((p.state for p in registry.plugins if p.group == BACKENDS_GROUP and p.name == name), "")
-            considered.append(Considered(name, error=error.message, state=state))
+            considered.append(Considered(name, args, error=error.message, state=state))
         except PocketLLMError as error:
             # A plain word about the checkpoint or the arguments: to this backend, a reason to refuse.
-            considered.append(Considered(name, answer=Refusal(reason=error.message)))
+            considered.append(Considered(name, args, answer=Refusal(reason=error.message)))
     return considered
 
 
@@ -90,40 +100,49 @@ def select(registry: Registry, args: EngineArgs, checkpoint: Checkpoint) -> Sele
     _check_spelling(registry, args, names)
     considered = consider(registry, args, checkpoint, names)
     offers = [
-        (-entry.answer.rank, entry.name, entry.answer)
+        (-entry.answer.rank, entry.name, entry.answer, entry.args)
         for entry in considered
         if isinstance(entry.answer, Offer) and entry.answer.rank > 0
     ]
     if not offers:
         raise BackendUnavailableError(_nobody(considered, checkpoint), param="backend")
-    _, name, offer = min(offers, key=lambda item: item[:2])
+    _, name, offer, args = min(offers, key=lambda item: item[:2])
     for entry in considered:
         if entry.error is not None:
             _logger.warning("backend='auto' takes %r and passed over %r: %s", name, entry.name, entry.reason)
-    return Selection(registry.backend(name), offer, considered)
+    return _selection(registry.backend(name), args, offer, considered)
 
 
 def _select_named(registry: Registry, args: EngineArgs, checkpoint: Checkpoint) -> Selection:
     backend = registry.backend(args.backend)
     _check_spelling(registry, args, [args.backend])
-    answer = _ask(backend, args, checkpoint)
-    if isinstance(answer, Refusal):
+    asked = _ask(backend, args, checkpoint)
+    if not isinstance(asked.answer, Offer):
         raise UnsupportedFeatureError(
-            f"Backend {backend.name!r} cannot serve {checkpoint.path}: {answer.reason}", param="backend"
+            f"Backend {backend.name!r} cannot serve {checkpoint.path}: {asked.reason}", param="backend"
         )
-    return Selection(backend, answer, [Considered(backend.name, answer=answer)])
+    return _selection(backend, asked.args, asked.answer, [asked])
 
 
-def _ask(backend: BackendPlugin, args: EngineArgs, checkpoint: Checkpoint) -> Offer | Refusal:
+def _selection(backend: BackendPlugin, args: EngineArgs, offer: Offer, considered: list[Considered]) -> Selection:
+    return Selection(backend, msgspec.structs.replace(args, backend=backend.name), offer, considered)
+
+
+def _ask(backend: BackendPlugin, args: EngineArgs, checkpoint: Checkpoint) -> Considered:
     """The card's answer where the card decides, else the probe's."""
-    info = backend.info
+    refused = _refused_by_card(backend.info, args, checkpoint)
+    if refused is not None:
+        return Considered(backend.name, args, answer=Refusal(reason=refused))
+    args = backend.checked(args)
+    return Considered(backend.name, args, answer=backend.probe(checkpoint, args))
+
+
+def _refused_by_card(info: BackendInfo, args: EngineArgs, checkpoint: Checkpoint) -> str | None:
     if info.model_formats and checkpoint.format not in info.model_formats:
-        return Refusal(
-            reason=f"It reads {' and '.join(info.model_formats)} checkpoints, and this one is {checkpoint.format}."
-        )
+        return f"It reads {' and '.join(info.model_formats)} checkpoints, and this one is {checkpoint.format}."
     if args.device != "auto" and info.devices and args.device not in info.devices:
-        return Refusal(reason=f"It runs on {' and '.join(info.devices)}, not on {args.device!r}: change device.")
-    return backend.probe(checkpoint, args)
+        return f"It runs on {' and '.join(info.devices)}, not on {args.device!r}: change device."
+    return None
 
 
 def _check_spelling(registry: Registry, args: EngineArgs, names: list[str]) -> None:

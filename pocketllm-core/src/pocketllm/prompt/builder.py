@@ -80,7 +80,9 @@ class PromptBuilder:
         """
         params = request.sampling_params
         limit = capabilities.max_model_len
-        tokens, mode = self._tokens(request, limit)
+        # A model may have fewer ids than its tokenizer, as where the vocabulary was extended after training.
+        vocab_size = min(self.tokenizer.vocab_size, capabilities.vocab_size or self.tokenizer.vocab_size)
+        tokens, mode = self._tokens(request, limit, vocab_size)
         self._check_length(request, len(tokens), limit)
         if params.max_tokens is not None and len(tokens) + params.max_tokens > limit:
             raise ContextLengthError(
@@ -96,8 +98,8 @@ class PromptBuilder:
                 f"{len(tokens)} tokens: lower min_tokens.",
                 param="min_tokens",
             )
-        self._check_ids("stop_token_ids", params.stop_token_ids)
-        self._check_ids("logit_bias", tuple(params.logit_bias))
+        _check_ids("stop_token_ids", params.stop_token_ids, vocab_size)
+        _check_ids("logit_bias", tuple(params.logit_bias), vocab_size)
         # Any 64-bit seed is accepted; engines get one that fits a signed word whatever the choice adds to it.
         seed = params.seed if params.seed is not None else random.getrandbits(62)
         choices = tuple(Choice(handle=next(_handles), seed=(seed + index) & MAX_SEED) for index in range(params.n))
@@ -148,10 +150,10 @@ class PromptBuilder:
         """Refuse what cannot fit before the tokenizer spends seconds on it."""
         self._check_length(request, len(text) // self._max_token_chars, limit, "at least ")
 
-    def _tokens(self, request: GenerationRequest, limit: int) -> tuple[list[int], ReasoningMode]:
+    def _tokens(self, request: GenerationRequest, limit: int, vocab_size: int) -> tuple[list[int], ReasoningMode]:
         if request.prompt_tokens:
             self._check_length(request, len(request.prompt_tokens), limit)
-            self._check_ids("prompt_tokens", request.prompt_tokens)
+            _check_ids("prompt_tokens", request.prompt_tokens, vocab_size)
             return list(request.prompt_tokens), ReasoningMode.NONE
         if "messages" not in request.metadata:
             self._check_text(request, request.prompt or "", limit)
@@ -251,15 +253,15 @@ class PromptBuilder:
         ids = params.stop_token_ids if params.ignore_eos else (*eos, *params.stop_token_ids)
         return tuple(dict.fromkeys(ids))
 
-    def _check_ids(self, name: str, ids: tuple[object, ...]) -> None:
-        size = self.tokenizer.vocab_size
-        if in_vocabulary(ids, size):
-            return
-        for token in ids:
-            if not in_vocabulary((token,), size):
-                raise ConfigurationError(
-                    f"{name} has {token!r}, which is outside this model's vocabulary of {size} tokens.", param=name
-                )
+
+def _check_ids(name: str, ids: tuple[object, ...], vocab_size: int) -> None:
+    if in_vocabulary(ids, vocab_size):
+        return
+    for token in ids:
+        if not in_vocabulary((token,), vocab_size):
+            raise ConfigurationError(
+                f"{name} has {token!r}, which is outside this model's vocabulary of {vocab_size} tokens.", param=name
+            )
 
 
 def _tools_unseen(why: str) -> UnsupportedFeatureError:

@@ -118,7 +118,8 @@ class Rig:
     # ------------------------------------------------------------------------------------------------ open, close
 
     def _open(self) -> Engine:
-        args = engine_args(self.settings)
+        backend = self.registry.backend(self.settings.backend)
+        args = backend.checked(engine_args(self.settings))
         if self.settings.placement == "child":
             from pocketllm.engine.child_engine import ChildEngine
 
@@ -128,9 +129,9 @@ class Rig:
                 _no_report,
                 load_timeout_s=LOAD_TIMEOUT_S,
                 hang_timeout_s=HANG_TIMEOUT_S,
-                control_commands=self.registry.backend(args.backend).info.control_commands,
+                control_commands=backend.info.control_commands,
             )
-        return self.registry.backend(args.backend).open(args, self.checkpoint, _no_report)
+        return backend.open(args, self.checkpoint, _no_report)
 
     def another(self) -> Rig:
         """A second engine with the same arguments; the case closes it."""

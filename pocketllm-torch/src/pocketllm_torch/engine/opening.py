@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pocketllm.errors import CheckpointError, ConfigurationError, UnsupportedFeatureError
-from pocketllm.plugins.backend_options import checked_options
+from pocketllm.backends.features import EVERY_REQUEST_FIELD
+from pocketllm.backends.opening import tokenizer_or_none, usable_vocab_size
+from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
 from pocketllm.structured.token_table import token_table
 from pocketllm.types import Capabilities
+from pocketllm_torch.card import backend_card
 from pocketllm_torch.device import cache_budget_bytes, resolve_device
 from pocketllm_torch.engine.block_pool import BlockPool
 from pocketllm_torch.engine.engine import TorchEngine
@@ -24,10 +26,9 @@ from pocketllm_torch.models.precision import Precision, choose_precision
 from pocketllm_torch.models.registry import Model, ModelConfig, find_family
 from pocketllm_torch.models.weights import WeightReader
 from pocketllm_torch.options import TorchOptions
-from pocketllm_torch.plugin import DEVICES, pocketllm_backend
 
 if TYPE_CHECKING:
-    from pocketllm.checkpoint import Checkpoint, Tokenizer
+    from pocketllm.checkpoint import Checkpoint
     from pocketllm.engine_args import EngineArgs
     from pocketllm.hookspecs import LoadReport
 
@@ -38,12 +39,15 @@ _DEFAULT_BATCH_SIZE = {"cpu": 16, "cuda": 64}
 
 
 def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) -> TorchEngine:
-    """Load the weights, make the cache, start the engine's thread.
+    """Load the weights, make the cache, start the engine's thread. Seconds, on the calling thread.
+
+    ``args`` carry options that core has checked against the card.
 
     Raises:
         ConfigurationError, CheckpointError, UnsupportedFeatureError, BackendUnavailableError: as their messages say.
     """
-    options = TorchOptions.from_mapping(checked_options(pocketllm_backend(), args, defaults=True))
+    card = backend_card()
+    options = TorchOptions.from_mapping(args.backend_options)
     device = resolve_device(args)
     num_threads = options.num_threads or torch.get_num_threads()
     torch.set_num_threads(num_threads)
@@ -88,37 +92,23 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
         chunk_tokens=chunk_tokens,
         fixed_chunks=options.deterministic,
     )
-    tokenizer = _tokenizer(checkpoint)
+    tokenizer = tokenizer_or_none(checkpoint)
     if tokenizer is not None:
         # Takes a fraction of a second, which the first request with a constraint should not have to wait for.
         token_table(tokenizer)
-    vocab_size = _vocab_size(tokenizer, sizes)
+    vocab_size = usable_vocab_size(sizes.vocab_size, tokenizer)
     capabilities = Capabilities(
-        name="torch",
+        **EVERY_REQUEST_FIELD,
+        name=card.name,
         models=(checkpoint.model_type,),
-        model_formats=("safetensors", "gguf"),
-        devices=DEVICES,
+        model_formats=card.model_formats,
+        devices=card.devices,
         max_model_len=max_model_len,
         vocab_size=vocab_size,
         max_batch_size=batch_size,
         eos_token_ids=options.eos_token_id,
         supports_batch=batch_size > 1,
-        supports_logprobs=True,
-        supports_prompt_logprobs=True,
-        supports_streamed_logprobs=True,
-        supports_streamed_usage=True,
-        supports_tool_choice=True,
-        supports_priority=True,
-        supports_suffix=True,
         supports_structured_outputs=tokenizer is not None,
-        supports_min_p=True,
-        supports_penalties=True,
-        supports_logit_bias=True,
-        supports_min_tokens=True,
-        supports_ignore_eos=True,
-        supports_stop_token_ids=True,
-        per_request_sampling=True,
-        per_request_top_k=True,
         batch_invariant=options.deterministic,
         details={
             "device": str(device),
@@ -207,15 +197,3 @@ def _max_model_len(args: EngineArgs, sizes: ModelConfig) -> int:
             param="max_model_len",
         )
     return args.max_model_len
-
-
-def _tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
-    try:
-        return checkpoint.tokenizer()
-    except CheckpointError:
-        return None  # a checkpoint without a tokenizer is served by token ids alone
-
-
-def _vocab_size(tokenizer: Tokenizer | None, sizes: ModelConfig) -> int:
-    """Ids that may be generated: a model's rows past its tokenizer's vocabulary are padding."""
-    return sizes.vocab_size if tokenizer is None else min(sizes.vocab_size, tokenizer.vocab_size)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +10,8 @@ from typing import Any
 
 from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
 from pocketllm_cpp import _native
-from pocketllm_cpp.qwen_options import QwenEngineOptions
-from pocketllm_cpp.token_model import TokenModel, checked_settings, draw_token
+from pocketllm_cpp.tokens.qwen_options import QwenEngineOptions
+from pocketllm_cpp.tokens.sequence_engine import SequenceEngine
 
 _NUM_TOP_LOGITS = 8
 
@@ -54,7 +52,7 @@ class QwenVerifyResult:
     position: int
 
 
-class QwenEngine:
+class QwenEngine(SequenceEngine):
     """A model and one sequence. Calls from several threads wait for each other, without the interpreter's lock.
 
     A :class:`QwenBatchScheduler` over the engine has it for itself until it is stopped.
@@ -77,11 +75,13 @@ class QwenEngine:
         max_context: int = 8192,
     ) -> None:
         self.options = options or QwenEngineOptions()
-        settings = checked_settings(self.options.settings(), layer_count=layer_count, max_context=max_context)
-        self._model = TokenModel.load(checkpoint, settings)
-        self._random = random.Random(self.options.sampling_seed)
-        self._lock = threading.RLock()
-        self._session = _native.Session(self._model.runtime)
+        super().__init__(
+            checkpoint,
+            self.options.settings(),
+            layer_count=layer_count,
+            max_context=max_context,
+            seed=self.options.sampling_seed,
+        )
         self._new_statistics()
 
     def _new_statistics(self) -> None:
@@ -160,9 +160,9 @@ class QwenEngine:
         """
         with self._lock:
             self._need_prefill()
-            if self._model.runtime.is_recurrent:
+            if self._runtime.is_recurrent:
                 raise UnsupportedFeatureError(
-                    f"verify: {self._model.checkpoint.model_type} has recurrent layers, and their states cannot take "
+                    f"verify: {self._checkpoint.model_type} has recurrent layers, and their states cannot take "
                     "back a rejected draft. Use decode_step.",
                     param="verify",
                 )
@@ -200,44 +200,29 @@ class QwenEngine:
     # -- what it is -----------------------------------------------------------------------------------------------
 
     @property
-    def position(self) -> int:
-        """Tokens the sequence holds."""
-        return self._session.position
-
-    @property
-    def max_context(self) -> int:
-        """Positions a sequence may hold."""
-        return self._model.runtime.max_model_len
-
-    @property
-    def eos_id(self) -> int | None:
-        """The first id that ends a sequence; None when the checkpoint names none."""
-        return self._model.eos_id
-
-    @property
     def eos_ids(self) -> tuple[int, ...]:
         """Every id that ends a sequence."""
-        return self._model.eos_ids
+        return self._eos_ids
 
     @property
     def config(self) -> dict[str, Any]:
         """The checkpoint's configuration, in the names of config.json."""
-        return dict(self._model.checkpoint.config)
+        return dict(self._checkpoint.config)
 
     @property
     def weight_bytes(self) -> int:
         """Memory of the weights, as packed."""
-        return self._model.runtime.weights_bytes
+        return self._runtime.weights_bytes
 
     @property
     def kv_cache_bytes(self) -> int:
         """Memory of the key/value cache."""
-        return self._model.runtime.kv_bytes
+        return self._runtime.kv_bytes
 
     @property
     def state_bytes(self) -> int:
         """Memory of the recurrent states; 0 for models without."""
-        return self._model.runtime.state_bytes
+        return self._runtime.state_bytes
 
     @property
     def kv_paged(self) -> bool:
@@ -246,11 +231,11 @@ class QwenEngine:
     @property
     def kv_block_size(self) -> int:
         """Positions of one block of the cache."""
-        return self._model.runtime.kv_block_size
+        return self._runtime.kv_block_size
 
     @property
     def kv_total_blocks(self) -> int:
-        return self._model.runtime.num_kv_blocks
+        return self._runtime.num_kv_blocks
 
     @property
     def kv_pinned_blocks(self) -> int:
@@ -271,7 +256,7 @@ class QwenEngine:
     def _take_back(self) -> None:
         """A scheduler has given the runtime back: its sequences are gone, and so is this one."""
         with self._lock:
-            self._session = _native.Session(self._model.runtime)
+            self._session = _native.Session(self._runtime)
             self._new_statistics()
 
     def _need_prefill(self) -> None:
@@ -280,8 +265,7 @@ class QwenEngine:
 
     def _draw(self) -> int:
         options = self.options
-        return draw_token(
-            self._session,
+        return self._draw_token(
             temperature=options.temperature,
             top_k=options.top_k,
             top_p=options.top_p,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
 from pocketllm_cpp.kv_cache_types import kv_type
 from pocketllm_cpp.loading import RuntimeSettings
-from pocketllm_cpp.options import ACTIVATIONS
+from pocketllm_cpp.options import check_activation
 
 
 @dataclass
@@ -63,7 +63,7 @@ class QwenEngineOptions:
     activation: str = "int8"
 
     def settings(self) -> RuntimeSettings:
-        """What of them the runtime is made with, after all have been checked.
+        """Check all options and return those that the runtime is made with.
 
         Raises:
             UnsupportedFeatureError: this build cannot honour one; names it.
@@ -86,11 +86,7 @@ class QwenEngineOptions:
                 )
         if not 0 < self.top_p <= 1:
             raise ConfigurationError(f"top_p = {self.top_p} is not above 0 and at most 1.", param="top_p")
-        if self.activation not in ACTIVATIONS:
-            raise ConfigurationError(
-                f"activation = {self.activation!r} is not known; give one of {', '.join(ACTIVATIONS)}.",
-                param="activation",
-            )
+        check_activation(self.activation, "activation", "activation")
         return RuntimeSettings(
             activation=self.activation,
             kv_cache_dtype=self.kv_cache_dtype,

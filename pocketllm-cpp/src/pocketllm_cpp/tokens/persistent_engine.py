@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pocketllm.errors import ConfigurationError
-from pocketllm_cpp import _native
 from pocketllm_cpp.loading import RuntimeSettings
-from pocketllm_cpp.options import ACTIVATIONS
-from pocketllm_cpp.qwen_options import refuse_changed
-from pocketllm_cpp.token_model import TokenModel, checked_settings, draw_token
+from pocketllm_cpp.options import check_activation
+from pocketllm_cpp.tokens.qwen_options import refuse_changed
+from pocketllm_cpp.tokens.sequence_engine import SequenceEngine
 
 _NUM_TOP = 20
 
@@ -48,7 +46,7 @@ class SamplingParams:
     seed: int | None = None
 
 
-class PersistentEngine:
+class PersistentEngine(SequenceEngine):
     """A session that lives until it is reset. Any family. Calls from several threads wait for each other.
 
     Args:
@@ -70,22 +68,13 @@ class PersistentEngine:
     ) -> None:
         self.options = options or ForwardSmokeOptions()
         refuse_changed(self.options, ("tp_world", "tp_rank", "device", "skip_fp4_host_prepare", "nccl_id_path"))
-        if self.options.activation not in ACTIVATIONS:
-            raise ConfigurationError(
-                f"activation = {self.options.activation!r} is not known; give one of {', '.join(ACTIVATIONS)}.",
-                param="activation",
-            )
+        check_activation(self.options.activation, "activation", "activation")
         settings = RuntimeSettings(
             activation=self.options.activation,
             kv_cache_dtype=self.options.kv_cache_dtype,
             num_threads=self.options.num_threads,
         )
-        self._model = TokenModel.load(
-            checkpoint, checked_settings(settings, layer_count=layer_count, max_context=max_context)
-        )
-        self._session = _native.Session(self._model.runtime)
-        self._random = random.Random(0)
-        self._lock = threading.RLock()
+        super().__init__(checkpoint, settings, layer_count=layer_count, max_context=max_context, seed=0)
 
     def reset_session(self) -> None:
         """Forget the sequence."""
@@ -152,23 +141,9 @@ class PersistentEngine:
         return [logit for _, logit in self._session.top(_NUM_TOP)]
 
     @property
-    def position(self) -> int:
-        """Tokens the sequence holds."""
-        return self._session.position
-
-    @property
-    def max_context(self) -> int:
-        return self._model.runtime.max_model_len
-
-    @property
     def vocab_size(self) -> int:
         """Rows of the head; ids past the tokenizer's vocabulary are padding."""
-        return self._model.runtime.vocab_size
-
-    @property
-    def eos_id(self) -> int | None:
-        """The first id that ends a sequence; None when the checkpoint names none."""
-        return self._model.eos_id
+        return self._runtime.vocab_size
 
     def _check_position(self, position: int | None) -> None:
         if position is not None and position != self.position:
@@ -181,6 +156,4 @@ class PersistentEngine:
         if params is None or params.greedy:
             return self._session.argmax()
         generator = self._random if params.seed is None else random.Random(params.seed)
-        return draw_token(
-            self._session, temperature=params.temperature, top_k=0, top_p=params.top_p, generator=generator
-        )
+        return self._draw_token(temperature=params.temperature, top_k=0, top_p=params.top_p, generator=generator)

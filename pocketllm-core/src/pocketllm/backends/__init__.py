@@ -1,0 +1,6 @@
+"""What most backends need beside their engine. Nothing here has to be used; each part serves by itself.
+
+``probing`` has the refusals of a probe, ``options`` the ranges of numbers among ``backend_options``, ``opening`` what
+an opening asks of a checkpoint, and ``features`` the capabilities of an engine that obeys every field of a request.
+Imports no runtime, so that a card and a probe may use it.
+"""
