@@ -32,11 +32,13 @@ from pocketllm.engine.call import GenerateCall
 from pocketllm.engine_args import EngineArgs
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Choice, GenerationRequest
+from pocketllm_torch.configs.decoder_config import DecoderConfig
 from pocketllm_torch.engine.engine import TorchEngine
 from pocketllm_torch.engine.opening import open_engine
-from pocketllm_torch.models.decoder_weights import read_state
-from pocketllm_torch.models.llama import LlamaModel
-from pocketllm_torch.models.weights import WeightReader
+from pocketllm_torch.models.llama import FAMILY as LLAMA
+from pocketllm_torch.weights.decoder_weights import DecoderWeights
+from pocketllm_torch.weights.precision import choose_precision
+from pocketllm_torch.weights.reader import WeightReader
 
 Clock = Callable[[], float]
 Prompts = list[list[int]]
@@ -89,8 +91,8 @@ class Transformers:
     def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype) -> None:
         settings: dict[str, Any] = {key: value for key, value in checkpoint.config.items() if key != "model_type"}
         config = transformers.LlamaConfig(**settings)
-        with torch.inference_mode(False), WeightReader(checkpoint, LlamaModel.gguf_name) as weights:
-            state = read_state(LlamaModel.sizes(checkpoint.config), LlamaModel.traits, weights)
+        with torch.inference_mode(False), WeightReader(checkpoint, LLAMA.gguf_name) as weights:
+            state = read_state(LLAMA.sizes(checkpoint.config), weights)
         model: Any = transformers.LlamaForCausalLM(config)
         missing = model.load_state_dict(state, strict=False)
         assert not missing.unexpected_keys
@@ -109,6 +111,27 @@ class Transformers:
             output = self._model(tokens, cache=output.cache, use_cache=True)
             tokens = output.logits[:, -1:].argmax(-1)
         return first - start, clock() - first
+
+
+def read_state(sizes: DecoderConfig, weights: WeightReader) -> dict[str, torch.Tensor]:
+    """Every weight under its Hugging Face name and in its layout."""
+    hidden, vocab = sizes.hidden_size, sizes.vocab_size
+    load = DecoderWeights(sizes, LLAMA.traits, weights, choose_precision("float32", torch.device("cpu")))
+    state = {
+        "model.embed_tokens.weight": weights.read("model.embed_tokens.weight", (vocab, hidden)),
+        "model.norm.weight": load.norm_weight("model.norm.weight", hidden),
+    }
+    if weights.has("lm_head.weight"):
+        state["lm_head.weight"] = weights.read("lm_head.weight", (vocab, hidden))
+    for index in range(sizes.num_layers):
+        prefix = f"model.layers.{index}."
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            state[f"{prefix}{norm}.weight"] = load.norm_weight(f"{prefix}{norm}.weight", hidden)
+        for name, (weight, bias) in load.projections(index).items():
+            state[f"{prefix}{name}.weight"] = weight
+            if bias is not None:
+                state[f"{prefix}{name}.bias"] = bias
+    return state
 
 
 def random_prompts(count: int, length: int, seed: int) -> Prompts:

@@ -19,8 +19,8 @@ from pocketllm.errors import CheckpointError, UnsupportedFeatureError
 from pocketllm.plugins.registry import get_registry
 from pocketllm.types import Offer, Refusal
 from pocketllm_torch import plugin
-from pocketllm_torch.models.fp8_tiles import dequantize_tiles
-from pocketllm_torch.models.weights import WeightReader
+from pocketllm_torch.weights.fp8_tiles import dequantize_tiles
+from pocketllm_torch.weights.reader import WeightReader
 from tests.cpp.tiny_checkpoints import TinyCheckpoint, write_fp8_twin, write_tiny
 from tests.torch.driving import Driver
 from tests.torch.test_families import GENERATED, check

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from pocketllm_torch.models.gguf_blocks import dequantize
 from pocketllm_torch.plugin import GGUF_TYPES
+from pocketllm_torch.weights.gguf_blocks import dequantize
 
 # Where a block has its float16 numbers; at its beginning in the others.
 SCALES_AT = {

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 
 from pocketllm_torch.layers import linear_forms
 from pocketllm_torch.layers.linear import LONG_ROWS, DenseLinear, Linear, TwoFormLinear, WidenedHalfLinear
-from pocketllm_torch.models import long_chunks
-from pocketllm_torch.models.long_chunks import bfloat16_speedup, choose_long_chunks
-from pocketllm_torch.models.precision import choose_precision
+from pocketllm_torch.weights import long_chunks
+from pocketllm_torch.weights.long_chunks import bfloat16_speedup, choose_long_chunks
+from pocketllm_torch.weights.precision import choose_precision
 from tests.torch.driving import Driver
 from tests.torch.tiny_llama import TinyLlama
 
@@ -152,7 +152,7 @@ def test_a_dtype_asked_for_is_computed_in_and_its_missing_form_is_said(
 ) -> None:
     open_driver: Callable[..., Driver] = Driver.open
     with caplog.at_level(logging.WARNING), open_driver(tiny.path, **args) as driver:
-        assert driver.engine.pocketllm_capabilities().details["linear"] == name
+        assert driver.engine.pocketllm_capabilities().details["kernels"]["linear"] == name
         assert driver.run([5, 6, 7] * (LONG_ROWS // 2), max_tokens=4).reason == "length"
     assert f"has no packed form of it ({MISSING})" in caplog.text
 

@@ -22,9 +22,9 @@ from pocketllm_torch.engine.sequence import Sequence
 from pocketllm_torch.engine.step import StepOutput
 from pocketllm_torch.layers.caches import Caches
 from pocketllm_torch.layers.row_layout import RowLayout, SpanRows
-from pocketllm_torch.models.llama import LlamaModel
-from pocketllm_torch.models.precision import Precision, choose_precision
+from pocketllm_torch.models.llama import FAMILY as LLAMA
 from pocketllm_torch.models.registry import Model
+from pocketllm_torch.weights.precision import Precision, choose_precision
 from tests.torch.driving import Driver
 from tests.torch.tiny_llama import VOCAB, TinyLlama, random_ids, write_tiny_llama
 
@@ -235,10 +235,10 @@ def write_gguf_twin(tiny: TinyLlama, file: Path, quantization: str) -> Path:
                 data = data.view(heads, 2, -1, data.shape[-1]).transpose(1, 2).reshape(data.shape)
         array = data.numpy()
         if array.ndim == 1:
-            writer.add_tensor(LlamaModel.gguf_name(name), array)
+            writer.add_tensor(LLAMA.gguf_name(name), array)
         else:
             packed = gguf.quants.quantize(array, kind)
-            writer.add_tensor(LlamaModel.gguf_name(name), packed, raw_dtype=kind)
+            writer.add_tensor(LLAMA.gguf_name(name), packed, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -292,9 +292,9 @@ def test_impossible_sizes_are_named(change: dict[str, object], word: str) -> Non
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
     }
-    LlamaModel.sizes(config)
+    LLAMA.sizes(config)
     with pytest.raises(CheckpointError, match=word):
-        LlamaModel.sizes({**config, **change})
+        LLAMA.sizes({**config, **change})
 
 
 # Greedy ids from transformers on the same weights, dequantised to float32.

@@ -16,9 +16,9 @@ from pocketllm.errors import BackendUnavailableError, CheckpointError, Configura
 from pocketllm.types import Offer, Refusal
 from pocketllm_torch import plugin
 from pocketllm_torch.engine.opening import open_engine
-from pocketllm_torch.models.gguf_blocks import SUPPORTED_TYPES
-from pocketllm_torch.models.precision import choose_precision
 from pocketllm_torch.options import OPTION_SPECS, TorchOptions
+from pocketllm_torch.weights.gguf_blocks import SUPPORTED_TYPES
+from pocketllm_torch.weights.precision import choose_precision
 from tests.torch.driving import Driver
 from tests.torch.tiny_llama import TinyLlama, write_tiny_llama
 

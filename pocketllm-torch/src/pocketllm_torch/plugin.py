@@ -10,8 +10,8 @@ from pocketllm.errors import CheckpointError, UnsupportedFeatureError
 from pocketllm.hookspecs import Engine, LoadReport, hookimpl
 from pocketllm.types import BackendInfo, Offer, Refusal
 from pocketllm_torch.card import backend_card
-from pocketllm_torch.models.fp8_settings import FP8_TYPE, scale_tile
 from pocketllm_torch.models.registry import FAMILIES
+from pocketllm_torch.weights.fp8_settings import FP8_TYPE, scale_tile
 
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint

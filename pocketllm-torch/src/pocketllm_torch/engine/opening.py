@@ -19,13 +19,15 @@ from pocketllm_torch.engine.engine import TorchEngine
 from pocketllm_torch.engine.runner import Runner
 from pocketllm_torch.engine.sampler import Sampler
 from pocketllm_torch.engine.scheduler import Scheduler
+from pocketllm_torch.kernels.selection import reasons
 from pocketllm_torch.layers import cache_spec
 from pocketllm_torch.layers.caches import Caches
-from pocketllm_torch.models.long_chunks import choose_long_chunks
-from pocketllm_torch.models.precision import Precision, choose_precision
 from pocketllm_torch.models.registry import Model, ModelConfig, find_family
-from pocketllm_torch.models.weights import WeightReader
 from pocketllm_torch.options import TorchOptions
+from pocketllm_torch.weights.long_chunks import choose_long_chunks
+from pocketllm_torch.weights.precision import Precision, choose_precision
+from pocketllm_torch.weights.reader import WeightReader
+from pocketllm_torch.weights.shard import WHOLE, Shard
 
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint
@@ -114,7 +116,7 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
             "device": str(device),
             "dtype": precision.name,
             "prefill_dtype": precision.long_name or precision.name,
-            "linear": precision.linear_name,
+            "kernels": {"linear": precision.linear_name, **reasons(device, precision.compute_dtype)},
             "activation_dtype": str(precision.compute_dtype).removeprefix("torch."),
             "num_threads": num_threads,
             "kv_cache_bytes": num_blocks * block_bytes,
@@ -147,15 +149,16 @@ def _load(
             options.prefill_dtype, checkpoint.num_parameters, deterministic=options.deterministic
         )
     precision = choose_precision(args.dtype, device, long_chunks)
+    shard = Shard(args.tensor_parallel_rank, args.tensor_parallel_size)
     _say_what_is_missing(args, options, precision)
     try:
-        return precision, load_model(checkpoint, precision, max_model_len, report)
+        return precision, load_model(checkpoint, precision, max_model_len, report, shard)
     except UnsupportedFeatureError:
         # The default gives way to a form that holds every weight; a dtype that was asked for does not.
         if args.dtype not in (None, "auto"):
             raise
         precision = choose_precision("float32", device)
-        return precision, load_model(checkpoint, precision, max_model_len, report)
+        return precision, load_model(checkpoint, precision, max_model_len, report, shard)
 
 
 def _say_what_is_missing(args: EngineArgs, options: TorchOptions, precision: Precision) -> None:
@@ -173,8 +176,11 @@ def _say_what_is_missing(args: EngineArgs, options: TorchOptions, precision: Pre
             )
 
 
-def load_model(checkpoint: Checkpoint, precision: Precision, max_model_len: int, report: LoadReport) -> Model:
-    """The checkpoint's model with all its weights, ready for ``max_model_len`` positions."""
+def load_model(
+    checkpoint: Checkpoint, precision: Precision, max_model_len: int, report: LoadReport, shard: Shard = WHOLE
+) -> Model:
+    """The part of the checkpoint's model that ``shard`` is, with its weights, ready for ``max_model_len`` positions."""
+    shard.check_whole()
     family = find_family(text_model_type(checkpoint))
     with torch.inference_mode(), WeightReader(checkpoint, family.gguf_name) as weights:
         return family.load(

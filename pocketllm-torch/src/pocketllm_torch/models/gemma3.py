@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pocketllm_torch.models.decoder import Decoder
-from pocketllm_torch.models.decoder_config import Traits
+from pocketllm_torch.configs.decoder_config import Traits
+from pocketllm_torch.models.plain_family import PlainFamily
 
-
-class Gemma3Model(Decoder):
-    traits = Traits(
+FAMILY = PlainFamily(
+    Traits(
         head_norms=True,
         sandwich_norms=True,
         zero_centred_norms=True,
@@ -15,3 +14,4 @@ class Gemma3Model(Decoder):
         scaled_embedding=True,
         sliding_windows=True,
     )
+)

@@ -1,10 +1,8 @@
-"""Llama, Mistral-shaped checkpoints and SmolLM2: the plain block."""
+"""Llama, Mistral-shaped checkpoints and SmolLM2: the plain layer."""
 
 from __future__ import annotations
 
-from pocketllm_torch.models.decoder import Decoder
-from pocketllm_torch.models.decoder_config import Traits
+from pocketllm_torch.configs.decoder_config import Traits
+from pocketllm_torch.models.plain_family import PlainFamily
 
-
-class LlamaModel(Decoder):
-    traits = Traits(paired_gguf_rows=True)
+FAMILY = PlainFamily(Traits(paired_gguf_rows=True))

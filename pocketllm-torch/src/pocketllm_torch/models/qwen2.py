@@ -1,10 +1,8 @@
-"""Qwen2 and Qwen2.5: Llama's block with a bias on q, k and v."""
+"""Qwen2 and Qwen2.5: Llama's layer with a bias on q, k and v."""
 
 from __future__ import annotations
 
-from pocketllm_torch.models.decoder import Decoder
-from pocketllm_torch.models.decoder_config import Traits
+from pocketllm_torch.configs.decoder_config import Traits
+from pocketllm_torch.models.plain_family import PlainFamily
 
-
-class Qwen2Model(Decoder):
-    traits = Traits(qkv_bias=True)
+FAMILY = PlainFamily(Traits(qkv_bias=True))

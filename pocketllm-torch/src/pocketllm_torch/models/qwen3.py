@@ -1,10 +1,8 @@
-"""Qwen3: Llama's block with queries and keys normalised per head."""
+"""Qwen3: Llama's layer with queries and keys normalised per head."""
 
 from __future__ import annotations
 
-from pocketllm_torch.models.decoder import Decoder
-from pocketllm_torch.models.decoder_config import Traits
+from pocketllm_torch.configs.decoder_config import Traits
+from pocketllm_torch.models.plain_family import PlainFamily
 
-
-class Qwen3Model(Decoder):
-    traits = Traits(head_norms=True)
+FAMILY = PlainFamily(Traits(head_norms=True))

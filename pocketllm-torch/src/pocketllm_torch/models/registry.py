@@ -12,18 +12,21 @@ if TYPE_CHECKING:
     from pocketllm_torch.layers.cache_spec import CacheSpec
     from pocketllm_torch.layers.caches import Caches
     from pocketllm_torch.layers.row_layout import RowLayout
-    from pocketllm_torch.models.precision import Precision
-    from pocketllm_torch.models.weights import WeightReader
+    from pocketllm_torch.weights.precision import Precision
+    from pocketllm_torch.weights.reader import WeightReader
 
-FAMILIES: dict[str, tuple[str, str]] = {
-    "llama": ("pocketllm_torch.models.llama", "LlamaModel"),
-    "qwen2": ("pocketllm_torch.models.qwen2", "Qwen2Model"),
-    "qwen3": ("pocketllm_torch.models.qwen3", "Qwen3Model"),
-    "qwen3_5_text": ("pocketllm_torch.models.qwen3_5", "Qwen35Model"),
-    "qwen3_5_moe_text": ("pocketllm_torch.models.qwen3_5", "Qwen35Model"),
-    "gemma3_text": ("pocketllm_torch.models.gemma3", "Gemma3Model"),
+Progress = Callable[[float], None]
+"""Called with the fraction done."""
+
+FAMILIES: dict[str, str] = {
+    "llama": "pocketllm_torch.models.llama",
+    "qwen2": "pocketllm_torch.models.qwen2",
+    "qwen3": "pocketllm_torch.models.qwen3",
+    "qwen3_5_text": "pocketllm_torch.models.qwen3_5",
+    "qwen3_5_moe_text": "pocketllm_torch.models.qwen3_5",
+    "gemma3_text": "pocketllm_torch.models.gemma3",
 }
-"""``model_type`` -> module and class of the model."""
+"""``model_type`` -> the module whose ``FAMILY`` it is."""
 
 
 class ModelConfig(Protocol):
@@ -31,6 +34,8 @@ class ModelConfig(Protocol):
 
     @property
     def vocab_size(self) -> int: ...
+    @property
+    def hidden_size(self) -> int: ...
     @property
     def caches(self) -> Sequence[CacheSpec]:
         """What each layer keeps of a sequence."""
@@ -56,7 +61,15 @@ class Model(Protocol):
 
 
 class Family(Protocol):
-    """The class side of a model family."""
+    """What tells a family of models from others: its configuration, its names of tensors, its layers."""
+
+    def sizes(self, config: Mapping[str, object]) -> ModelConfig:
+        """Read and check a configuration. Raises CheckpointError."""
+        ...
+
+    def gguf_name(self, name: str) -> str:
+        """The name in a GGUF file of a Hugging Face tensor name."""
+        ...
 
     def load(
         self,
@@ -64,20 +77,21 @@ class Family(Protocol):
         weights: WeightReader,
         precision: Precision,
         max_positions: int,
-        progress: Callable[[float], None],
-    ) -> Model: ...
+        progress: Progress,
+    ) -> Model:
+        """Read every weight, in the storage form of ``precision``.
 
-    def sizes(self, config: Mapping[str, object]) -> ModelConfig: ...
-
-    def gguf_name(self, name: str) -> str: ...
+        Args:
+            max_positions: how many positions of rotary angles to prepare.
+        """
+        ...
 
 
 def find_family(model_type: str) -> Family:
-    """The model class for ``model_type``.
+    """The family of ``model_type``.
 
     Raises:
         KeyError: an unknown family; :data:`FAMILIES` has the known ones.
     """
-    module, name = FAMILIES[model_type]
-    family: Family = getattr(importlib.import_module(module), name)
+    family: Family = importlib.import_module(FAMILIES[model_type]).FAMILY
     return family

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from pocketllm_torch.models import gguf_super_blocks, gguf_table_blocks
+from pocketllm_torch.weights import gguf_super_blocks, gguf_table_blocks
 
 BLOCK_ELEMENTS = 32
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pocketllm.errors import CheckpointError
+from pocketllm_torch.configs.decoder_config import positive_size
 from pocketllm_torch.layers.cache_spec import CacheSpec, KeyValueSpec, RecurrentSpec
-from pocketllm_torch.models.decoder_config import positive_size
 
 _DEFAULT_INTERVAL = 4
 

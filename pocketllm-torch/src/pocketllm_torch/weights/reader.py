@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 
 from pocketllm.errors import CheckpointError, UnsupportedFeatureError
-from pocketllm_torch.models.fp8_settings import FP8_TYPE, SCALE_TYPES, scale_tile
-from pocketllm_torch.models.fp8_tiles import dequantize_tiles, grid_shape
-from pocketllm_torch.models.gguf_blocks import dequantize
+from pocketllm_torch.weights.fp8_settings import FP8_TYPE, SCALE_TYPES, scale_tile
+from pocketllm_torch.weights.fp8_tiles import dequantize_tiles, grid_shape
+from pocketllm_torch.weights.gguf_blocks import dequantize
 
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint, TensorInfo
