@@ -7,10 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from pocketllm.backends.features import EVERY_REQUEST_FIELD
-from pocketllm.backends.opening import tokenizer_or_none, usable_vocab_size
-from pocketllm.backends.options import check_range
-from pocketllm.backends.probing import refused_arguments, refused_tensors
+from pocketllm.backends import (
+    EVERY_REQUEST_FIELD,
+    check_range,
+    refused_arguments,
+    refused_tensors,
+    tokenizer_or_none,
+    usable_vocab_size,
+)
 from pocketllm.checkpoint import Checkpoint, Tokenizer
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import CheckpointError, ConfigurationError

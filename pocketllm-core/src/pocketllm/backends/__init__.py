@@ -4,3 +4,17 @@
 an opening asks of a checkpoint, and ``features`` the capabilities of an engine that obeys every field of a request.
 Imports no runtime, so that a card and a probe may use it.
 """
+
+from pocketllm.backends.features import EVERY_REQUEST_FIELD
+from pocketllm.backends.opening import tokenizer_or_none, usable_vocab_size
+from pocketllm.backends.options import check_range
+from pocketllm.backends.probing import refused_arguments, refused_tensors
+
+__all__ = [
+    "EVERY_REQUEST_FIELD",
+    "check_range",
+    "refused_arguments",
+    "refused_tensors",
+    "tokenizer_or_none",
+    "usable_vocab_size",
+]

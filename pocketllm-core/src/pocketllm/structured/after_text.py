@@ -23,7 +23,6 @@ class TokenMatcher(Protocol):
     @property
     def allows_eos(self) -> bool: ...
     def fill_mask(self, address: int, num_words: int) -> None: ...
-    def fill_bitmask(self, address: int, num_words: int) -> None: ...
     def accept(self, token_id: int) -> bool: ...
     def rollback(self, num_tokens: int) -> None: ...
 
@@ -86,10 +85,6 @@ class AfterText:
         allow_all(address, num_words, self._tokenizer.vocab_size)
         write_bits(address, num_words, self._stop_ids, allowed=False)
         write_bits(address, num_words, self._tokens.past(self._tail), allowed=False)
-
-    def fill_bitmask(self, address: int, num_words: int) -> None:
-        """:meth:`fill_mask`, by the name samplers know it under."""
-        self.fill_mask(address, num_words)
 
     def accept(self, token_id: int) -> bool:
         """As :meth:`Matcher.accept`."""

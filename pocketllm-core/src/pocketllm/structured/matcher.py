@@ -108,10 +108,6 @@ class Matcher:
     def _complaint(self) -> str:
         return " ".join(str(self._library.get_error()).replace("<non-verbose/>", "").split())[:300]
 
-    def fill_bitmask(self, address: int, num_words: int) -> None:
-        """:meth:`fill_mask`, by the name samplers know it under."""
-        self.fill_mask(address, num_words)
-
     def accept(self, token_id: int) -> bool:
         """``token_id`` was generated. False: it was not allowed, and the matcher is where it was before."""
         if self._stopped:

@@ -64,7 +64,6 @@ class TorchEngine:
 
     @hookimpl
     def pocketllm_generate(self, call: GenerateCall) -> bool:
-        self._check(call.request)
         self._inbox.submit(call.request, self._matchers(call.request))
         return True
 
@@ -82,16 +81,6 @@ class TorchEngine:
         if not self._loop.join(max(0.0, deadline_s)):
             # A step outlasts the deadline.
             self._loop.abandon(FinishReason.CANCELLED)
-
-    def _check(self, request: GenerationRequest) -> None:
-        if request.task != "generate":
-            raise UnsupportedFeatureError(f"task = {request.task!r}: this engine only generates.", param="task")
-        if request.adapter is not None:
-            raise UnsupportedFeatureError("This engine has no adapters.", param="adapter")
-        limit = self._capabilities.vocab_size
-        for name, ids in (("prompt_tokens", request.prompt_tokens), ("logit_bias", request.sampling_params.logit_bias)):
-            if ids and not 0 <= min(ids) <= max(ids) < limit:
-                raise UnsupportedFeatureError(f"{name} has an id outside this model's {limit} tokens.", param=name)
 
     def _matchers(self, request: GenerationRequest) -> list[TokenMatcher | None]:
         """One matcher per choice; core has validated the constraint, so compiling it is quick."""
