@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pocketllm.errors import ConfigurationError
-from pocketllm.protocol.conversation import cut_at_mark, mark_final_message, normalize_messages, tool_metadata
+from pocketllm.protocol.conversation import cut_at_mark, mark_final_message, normalize_messages
+from pocketllm.protocol.tools import tool_spec
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 OTHER: dict[str, Any] = {"type": "function", "function": {"name": "g"}}
@@ -67,7 +68,7 @@ def test_reasoning_under_either_name_null_being_absent() -> None:
 def test_tool_choice(fields: dict[str, Any], metadata: dict[str, Any]) -> None:
     body = {"tools": [TOOL, OTHER], **fields}
     before = copy.deepcopy(body)
-    assert tool_metadata(body) == metadata
+    assert tool_spec(body).as_metadata() == metadata
     assert body == before
 
 
@@ -88,7 +89,7 @@ def test_tool_choice(fields: dict[str, Any], metadata: dict[str, Any]) -> None:
 )
 def test_wrong_choices_are_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        tool_metadata(fields)
+        tool_spec(fields)
     assert caught.value.param == param
 
 

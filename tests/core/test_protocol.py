@@ -72,7 +72,7 @@ class TestMessages:
         "messages, match",
         [
             ([], "non-empty"), ("hi", "non-empty"), (None, "missing"), ([5], r"messages\[0\] is int"),
-            ([{"content": "x"}], r"messages\[0\].role"), ([{"role": "king", "content": "x"}], "'king' is unknown"),
+            ([{"content": "x"}], r"messages\[0\].role"), ([{"role": "king", "content": "x"}], '"king" is unknown'),
             ([{"role": "user", "content": 5}], r"messages\[0\].content is int"),
             ([{"role": "user", "content": [{"text": "x"}]}], "not a part with a type"),
             ([{"role": "user", "content": [{"type": "text"}]}], "has no text"),

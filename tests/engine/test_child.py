@@ -164,7 +164,7 @@ def test_a_heartbeat_that_finds_the_engine_lost_ends_its_requests(toy_path: Path
     with LLM(args, registry=commanded_backend.registry(), limits=QUICK) as llm:
         _wait(lambda: llm.host.next_timer() is not None)
         _hooks(llm.host).control(Command("lose"))
-        _wait(lambda: llm.host.epoch == 2)
+        _wait(lambda: llm.host.epoch == 2 and llm.host.state is HostState.READY)
         assert llm.generate("again")[0].text == "again"
 
 

@@ -421,27 +421,30 @@ def test_limits_are_told_before_any_work(driven: DrivenHost) -> None:
     reader = driven.submit_request(GenerationRequest(prompt_tokens=(5,) * 60))
     assert driven.engine.requests[0].sampling_params.max_tokens == limit - 60
     assert reader.record.num_prompt_tokens == 60
-    with pytest.raises(ConfigurationError, match="outside this model's vocabulary"):
+    with pytest.raises(ConfigurationError, match="this model's ids are 0 to"):
         driven.submit_request(GenerationRequest(prompt_tokens=(10**6,)))
     with pytest.raises(ConfigurationError, match="empty"):
         driven.submit("")
     assert len(driven.engine.requests) == 1
 
 
-def test_an_id_that_the_tokenizer_has_and_the_model_lacks_is_refused_before_the_engine(toy_path: Path) -> None:
-    capabilities = msgspec.structs.replace(FULL, vocab_size=100, supports_logit_bias=True)
+@pytest.mark.parametrize("field", ["prompt", "stop_token_ids", "logit_bias"])
+def test_ids_without_a_row_in_the_engine_are_refused(toy_path: Path, field: str) -> None:
+    """Also those that the tokenizer has and the engine does not."""
+    capabilities = msgspec.structs.replace(FULL, vocab_size=40, supports_logit_bias=True)
     with DrivenHost(toy_path, ManualBackend(capabilities)) as driven:
-        assert driven.host.tokenizer.vocab_size > 100
-        for prompt, params in (
-            ((5, 100), SamplingParams()),
-            ((5,), SamplingParams(logit_bias={100: 1.0})),
-            ((5,), SamplingParams(stop_token_ids=(100,))),
-        ):
-            with pytest.raises(ConfigurationError, match="has 100, which is outside this model's vocabulary of 100"):
-                driven.submit_request(GenerationRequest(prompt_tokens=prompt, sampling_params=params))
-        assert driven.engine.requests == []
-        driven.submit_request(GenerationRequest(prompt_tokens=(99,)))
-        assert len(driven.engine.requests) == 1
+        assert driven.host.tokenizer.vocab_size > 40
+        for token, fits in ((39, True), (40, False)):
+            given = {"stop_token_ids": (token,)} if field == "stop_token_ids" else {}
+            given |= {"logit_bias": {token: 1.0}} if field == "logit_bias" else {}
+            prompt = (token,) if field == "prompt" else (5,)
+            request = GenerationRequest(prompt_tokens=prompt, sampling_params=SamplingParams(**given))
+            if fits:
+                driven.submit_request(request)
+                continue
+            with pytest.raises(ConfigurationError, match="ids are 0 to 39") as caught:
+                driven.submit_request(request)
+            assert caught.value.param == field
 
 
 def test_end_ids_are_resolved_and_left_out_when_ignored(driven: DrivenHost) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ import pytest
 
 from pocketllm.engine.call import GenerateCall
 from pocketllm.engine_args import EngineArgs
+from pocketllm.errors import ConfigurationError
 from pocketllm.hookspecs import hookimpl
 from pocketllm.llm import LLM
 from pocketllm.plugins.registry import Registry
+from pocketllm.protocol import chat_request
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.text.tool_calls import recognise
-from pocketllm.types import SyntaxPart, TokenEvent
+from pocketllm.types import Constraint, SyntaxPart, TokenEvent
 from tests.text import templates
 
 TOOLS = [
@@ -181,6 +183,38 @@ def test_a_plugin_may_bring_a_syntax(ask: Any) -> None:
     llm = ask(CALL, registry=_registry("tests.engine.test_tool_calls:BRACKETED"))
     assert llm.host.prompts.syntax.name == "bracketed"
     assert len(llm.chat(ASK, tools=TOOLS)[0].choices[0].tool_calls) == 1
+
+
+class EnforcedBracketed(Bracketed):
+    def call_constraint(
+        self, tools: Sequence[Mapping[str, Any]], *, mode: str, name: str | None, parallel: bool
+    ) -> Constraint:
+        names = "|".join(tool["function"]["name"] for tool in tools)
+        return Constraint(kind="regex", text=f"{mode} {name} {parallel} ({names})")
+
+
+ENFORCED = EnforcedBracketed()
+
+
+@pytest.mark.parametrize(
+    ("choice", "text"),
+    [
+        ("required", "required None True (weather)"),
+        ({"type": "function", "function": {"name": "weather"}}, "named weather True (weather)"),
+    ],
+)
+def test_a_plugins_syntax_may_bring_the_grammar_of_its_calls(ask: Any, choice: Any, text: str) -> None:
+    llm = ask(CALL, registry=_registry("tests.engine.test_tool_calls:ENFORCED"))
+    request = chat_request({"messages": ASK, "tools": TOOLS, "tool_choice": choice})
+    constraint = llm.host.prompts.prepare(request, llm.capabilities).request.constraint
+    assert (constraint.kind, constraint.text) == ("regex", text)
+
+
+def test_calls_of_a_syntax_without_a_grammar_cannot_be_forced(ask: Any) -> None:
+    llm = ask(CALL, registry=_registry("tests.engine.test_tool_calls:BRACKETED"))
+    request = chat_request({"messages": ASK, "tools": TOOLS, "tool_choice": "required"})
+    with pytest.raises(ConfigurationError, match="'bracketed' cannot be enforced"):
+        llm.host.prompts.prepare(request, llm.capabilities)
 
 
 @pytest.mark.parametrize("target", ["tests.engine.no_such_module:X", "tests.engine.test_tool_calls:TOOLS"])

@@ -17,6 +17,7 @@ from pocketllm.errors import (
     RequestCancelledError,
 )
 from pocketllm.fields.requests import check_request
+from pocketllm.fields.token_ids import check_token_ids
 from pocketllm.types import (
     CancelReason,
     Capabilities,
@@ -145,6 +146,7 @@ class FakeLLM:
     async def submit(self, request: GenerationRequest) -> FakeStream:
         capabilities = self.capabilities
         check_request(request, capabilities)
+        check_token_ids("prompt", request.prompt_tokens, capabilities.vocab_size)
         await asyncio.sleep(0)
         if self.refusal is not None and "warm_up" not in request.metadata:
             raise self.refusal

@@ -7,7 +7,7 @@ import pytest
 from openai.resources.chat.completions import Completions as ChatResource
 from openai.resources.completions import Completions as CompletionsResource
 
-from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
+from pocketllm.errors import UnsupportedFeatureError
 from pocketllm.fields import (
     BOTH,
     CHAT,
@@ -77,19 +77,6 @@ def test_supported_fields_follow_the_capabilities() -> None:
     }  # fmt: skip
     assert "model" not in everything
     assert "functions" not in everything
-
-
-def test_token_ids_outside_the_vocabulary_are_refused() -> None:
-    for body, param in (
-        ({"prompt": [1000]}, "prompt"),
-        ({"prompt": [[1], [2, -1]]}, "prompt"),
-        ({"logit_bias": {"1000": 1.0}}, "logit_bias"),
-        ({"stop_token_ids": [1000]}, "stop_token_ids"),
-    ):
-        with pytest.raises(ConfigurationError, match="0 to 999") as caught:
-            check_fields(body, COMPLETIONS, EVERYTHING)
-        assert caught.value.param == param
-    check_fields({"prompt": [0, 999], "logit_bias": {"999": 1.0}}, COMPLETIONS, EVERYTHING)
 
 
 def test_refusals_show_a_value_of_any_size() -> None:

@@ -14,7 +14,7 @@ from tests.server.http_app import client_of
 
 PATHS = {"responses": "/v1/responses", "messages": "/v1/messages"}
 ROWS = {"responses": responses_api.ROWS, "messages": anthropic.ROWS}
-NEEDS = {"responses": responses_api.NEEDS, "messages": anthropic.NEEDS}
+NEEDS = {endpoint: {row.name: row.capability for row in table if row.capability} for endpoint, table in ROWS.items()}
 PLAIN: dict[str, dict[str, Any]] = {
     "responses": {"input": "Hi"},
     "messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4},

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
 from pocketllm.text.chat_formats import find_chat_format
 from pocketllm.text.chat_formats.deepseek_v4 import EFFORT_TEXTS, encode
-from pocketllm.text.tool_calls import DeepSeekDsml, join_calls
+from pocketllm.text.tool_calls import DeepSeekDsml
 from pocketllm.text.tool_calls.deepseek_dsml import render_calls
+from tests.text.joined_calls import join_calls
 
 B, E, U, A = "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"
 TOOL = {"type": "function", "function": {"name": "get_weather", "description": "Wetter — <b>", "parameters": {}}}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pocketllm.text.choice import ChoiceText, TextDelta
-from pocketllm.text.tool_calls import QwenXml, join_calls
+from pocketllm.text.tool_calls import QwenXml
+from tests.text.joined_calls import join_calls
 
 CALL = "<tool_call>\n<function=f>\n<parameter=a>\nb\n</parameter>\n</function>\n</tool_call>"
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pocketllm.text.tool_calls import CallDelta, ParsedCall, ParsedCalls, Tools, join_calls
+from pocketllm.text.tool_calls import CallDelta, ParsedCall, ParsedCalls, Tools
+from tests.text.joined_calls import join_calls
 from tests.text.tool_call_corpus import CORPUS, SYNTAXES, TOOLS, Completion
 
 CASES = [(name, completion) for name, completions in CORPUS.items() for completion in completions]

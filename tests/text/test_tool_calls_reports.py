@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pocketllm.text.tool_calls import BUILT_IN, join_calls
+from pocketllm.text.tool_calls import BUILT_IN
+from tests.text.joined_calls import join_calls
 
 SYNTAXES = {syntax.name: syntax for syntax in BUILT_IN}
 

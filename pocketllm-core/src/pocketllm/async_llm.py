@@ -22,6 +22,7 @@ from pocketllm.host.state import HostLimits, HostState
 from pocketllm.llm import engine_args
 from pocketllm.plugins.registry import Registry
 from pocketllm.prompt.constraint import wants_constraint
+from pocketllm.prompt_spec import PromptSpec
 from pocketllm.protocol import Prompt, chat_call, prompt_requests
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import (
@@ -334,7 +335,7 @@ class AsyncStream(AsyncIterator[TokenEvent]):
             if events:
                 self._busy = self._take(events)
             is_over = self._busy is not None or self._subscription.at_end
-        except Exception as error:  # noqa: BLE001  # any taker: forward() raises it, and the drain goes on
+        except Exception as error:  # noqa: BLE001  # any taker: forward() raises it, and the drain continues
             self._wake(error)
             return
         if is_over:
@@ -437,13 +438,13 @@ class AsyncStream(AsyncIterator[TokenEvent]):
 
 def _is_short(request: GenerationRequest) -> bool:
     """Whether preparing the request takes so little that a thread would cost more. Cheap for any request."""
-    metadata = request.metadata
-    messages = metadata.get("messages")
     if wants_constraint(request):
         return False
+    spec = PromptSpec.of(request.metadata)
+    messages = spec.messages
     if messages is None:
         return len(request.prompt or "") + len(request.prompt_tokens) <= MAX_INLINE_CHARS
-    if "tools" in metadata or len(messages) > MAX_INLINE_MESSAGES:
+    if spec.tools or len(messages) > MAX_INLINE_MESSAGES:
         return False
     return all("tool_calls" not in message for message in messages) and (
         sum(len(message["content"]) for message in messages) <= MAX_INLINE_CHARS

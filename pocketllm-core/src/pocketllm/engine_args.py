@@ -256,7 +256,7 @@ def _device_ids(value: object) -> tuple[int, ...]:
             item = int(item)
         if isinstance(item, bool) or not isinstance(item, int):
             raise ConfigurationError(
-                f"device_ids has {item!r}, which is no card's number: write it like (2, 3) or '2,3'.",
+                f"device_ids has {item!r}, which is not the number of a card: write it like (2, 3) or '2,3'.",
                 param="device_ids",
             )
         if item < 0:

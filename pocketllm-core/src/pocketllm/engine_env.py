@@ -66,7 +66,7 @@ def read_engine_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     An empty variable is as good as unset, save for booleans, where empty is a word for false.
 
     Raises:
-        ConfigurationError: a variable's text is no value of its field; the message names the variable.
+        ConfigurationError: a variable's text is not a value of its field; the message names the variable.
     """
     values: dict[str, Any] = {}
     for field, names in ENGINE_ENVIRONMENT.items():

@@ -112,6 +112,23 @@ class DeadlineExceededError(PocketLLMError):
     code = "deadline_exceeded"
 
 
+MAX_SHOWN_CHARS = 80
+
+
+def shown(value: object, max_chars: int = MAX_SHOWN_CHARS) -> str:
+    """``value`` as JSON for an error message, cut to a readable length."""
+    import json
+
+    # Cut before encoding, too: a caller's string may be megabytes long, and a list may hold as many values.
+    value = value[:max_chars] if isinstance(value, str) else value
+    text = ""
+    for part in json.JSONEncoder(ensure_ascii=False, default=repr).iterencode(value):
+        text += part
+        if len(text) > max_chars:
+            break
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
+
+
 def error_named(kind: str, message: str, param: str | None = None) -> PocketLLMError:
     """An error of the class called ``kind``, as it arrives from another process; an unknown name is an EngineError."""
     found = globals().get(kind)

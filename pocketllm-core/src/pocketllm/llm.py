@@ -177,7 +177,7 @@ class LLM:
             poller.poll(timeout_ms)
             try:
                 self._host.drain_events()
-            except Exception as error:  # a fault of core's own: without this thread every caller would wait for ever
+            except Exception as error:  # a fault of core's own: without this thread every caller would wait without end
                 logger.exception("draining events failed")
                 self._host.fail(f"Draining events failed: {error!r}.")
 

@@ -187,7 +187,7 @@ def _logit_bias(bias: object) -> dict[int, float]:
             token = int(key)
         except (TypeError, ValueError):
             raise ConfigurationError(
-                f"logit_bias has the key {key!r}, which is no token id.", param="logit_bias"
+                f"logit_bias has the key {key!r}, which is not a token id.", param="logit_bias"
             ) from None
         _whole("logit_bias", token, 0, 2**31 - 1)
         _real("logit_bias", value, -100.0, 100.0)

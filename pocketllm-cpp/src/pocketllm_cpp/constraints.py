@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pocketllm.errors import PocketLLMError
 from pocketllm.structured import CompiledConstraint, compile_constraint
 from pocketllm.structured.c_functions import matcher_pointers
-from pocketllm.structured.compiled import MATCHER_LIMITS
 from pocketllm.structured.grammar_library import grammar_functions
+from pocketllm.structured.grammars import MATCHER_LIMITS
 from pocketllm.structured.token_table import TokenTable, token_table
 from pocketllm_cpp import _native
 

@@ -61,7 +61,7 @@ def _from_file(values: Mapping[str, object], where: str) -> tuple[int, ...]:
 
 
 def _as_ids(value: object) -> tuple[int, ...]:
-    """Each id once, in order; empty when the value is no id and no list of ids."""
+    """Each id once, in order; empty when the value is neither an id nor a list of ids."""
     items = value if isinstance(value, list | tuple) else [value]
     if not all(type(item) is int and item >= 0 for item in items):
         return ()

@@ -113,7 +113,7 @@ def _one_model(folder: Path, models: list[str]) -> tuple[Path, ...]:
 
 
 def split_parts(path: Path) -> tuple[Path, ...]:
-    """All parts of the split GGUF that ``path`` is one of, in order; ``path`` alone when its name is no part's.
+    """All parts of the split GGUF that ``path`` is one of, in order; ``path`` alone when it is not a part by its name.
 
     Raises:
         CheckpointError: a part is missing.

@@ -24,7 +24,7 @@ _HELP = f"""\
 /system TEXT   set the system message (without TEXT: remove it)
 /help          show this
 /exit          leave, as does Ctrl-D
-Ctrl-C stops an answer. A line that ends in \\ goes on; a message between {_FENCE} and {_FENCE} may have many lines."""
+Ctrl-C stops an answer. A line that ends in \\ continues; a message between {_FENCE} and {_FENCE} may have more."""
 
 
 @click.command(cls=EngineCommand)
@@ -73,7 +73,7 @@ class Conversation:
                 self.answer(message)
 
     def answer(self, message: str) -> None:
-        """One turn. An interrupt keeps what was said; an error takes the turn back and the conversation goes on."""
+        """One turn. An interrupt keeps what was said; an error takes the turn back and the conversation continues."""
         self.turns.append({"role": "user", "content": message})
         answer = Answer()
         try:

@@ -23,8 +23,8 @@ def open_llm(args: EngineArgs) -> LLM:
 
 @contextmanager
 def loading_bar() -> Iterator[tuple[Callable[[str, float], None] | None, Callable[[], None]]]:
-    """Yields ``report(stage, fraction)``, callable from any thread (None when stderr is no terminal), and ``stop()``,
-    which takes the bar away."""
+    """Yields ``report(stage, fraction)``, callable from any thread, and ``stop()``, which takes the bar away.
+    The report is None when stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield None, lambda: None
         return

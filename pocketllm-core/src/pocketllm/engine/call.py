@@ -3,30 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 from pocketllm.errors import ConfigurationError, PluginError
+from pocketllm.stages import TextStageFactory, TokenStageFactory
 from pocketllm.types import Finish, FinishReason, GenerationRequest, StepBatch
-
-
-class TokenStage(Protocol):
-    """Sees each token id of one choice after the engine produced it; returning True ends the choice."""
-
-    def feed(self, token_id: int) -> bool: ...
-
-
-class TextStage(Protocol):
-    """May alter the answer text of one choice. ``feed`` gets certain text and returns what goes on, now or later;
-    ``finish`` returns what was held back."""
-
-    def feed(self, text: str) -> str: ...
-
-    def finish(self) -> str: ...
-
-
-TokenStageFactory = Callable[[int], TokenStage]
-"""Called with the choice index, once per choice."""
-TextStageFactory = Callable[[int], TextStage]
 
 
 class GenerateCall:

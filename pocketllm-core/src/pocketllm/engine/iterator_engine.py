@@ -227,7 +227,7 @@ class IteratorEngine(ABC):
         unread.register(self._events.fileno(), select.POLLIN)
         while self._wait_for_work():
             if unread.poll(0):
-                # An iterator in pure Python keeps the interpreter lock, so whoever reads the events has fallen behind;
+                # An iterator in pure Python keeps the interpreter lock, so the reader of the events has fallen behind;
                 # beside one that releases it the reader keeps up, and this costs one system call.
                 time.sleep(NAP_S)
             active = self._admit()
@@ -345,7 +345,7 @@ class IteratorEngine(ABC):
                 self._events.post(batch)
 
     def _fail_all(self, message: str) -> None:
-        """The engine cannot go on: end every sequence with an error and say that nothing more will come."""
+        """The engine cannot continue: end every sequence with an error and say that nothing more will come."""
         with self._condition:
             self._closing = True
         self._end_all(FinishReason.ERROR, message)

@@ -1,4 +1,4 @@
-"""From step batches to output logs. Sans-IO: whoever waits on the descriptors calls :meth:`Pump.route`."""
+"""From step batches to output logs. Sans-IO: the one who waits on the descriptors calls :meth:`Pump.route`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pocketllm.engine.call import TokenStage
 from pocketllm.errors import EngineError, PluginError, PocketLLMError, error_named
 from pocketllm.host.record import Delta, RequestRecord, join_deltas
+from pocketllm.stages import TokenStage
 from pocketllm.text.logprobs import PackedLogprob, pack_logprob, render_logprob
 from pocketllm.types import (
     CancelReason,
@@ -94,6 +94,17 @@ class ChoiceStream:
             return True
         self._num_stop_tokens += 1
         return False
+
+    def take_report(self, report: PromptReport) -> None:
+        """What the engine says of the prompt; choices share one, and the first to bring log probabilities is heard."""
+        record = self.record
+        record.num_cached_tokens = max(record.num_cached_tokens, report.num_cached_tokens)
+        if report.logprobs and record.prompt_logprobs is None:
+            prompt = record.request.prompt_tokens
+            rows: list[LogprobEntry | None] = [None] * len(prompt)
+            for entry in report.logprobs:
+                rows[entry.row] = render_logprob(self._tokenizer, prompt[entry.row], entry.logprob, entry.top)
+            record.prompt_logprobs = tuple(rows)
 
     def flush(self) -> bool:
         """Run what was added through the text pipeline; True when a stop string or a token stage ends the choice."""
@@ -282,16 +293,8 @@ class Pump:
 
     def _take_report(self, report: PromptReport) -> None:
         stream = self._streams.get(report.handle)
-        if stream is None:
-            return
-        record = stream.record
-        record.num_cached_tokens = max(record.num_cached_tokens, report.num_cached_tokens)
-        if report.logprobs and record.prompt_logprobs is None:
-            prompt = record.request.prompt_tokens
-            rows: list[LogprobEntry | None] = [None] * len(prompt)
-            for entry in report.logprobs:
-                rows[entry.row] = render_logprob(stream._tokenizer, prompt[entry.row], entry.logprob, entry.top)
-            record.prompt_logprobs = tuple(rows)
+        if stream is not None:
+            stream.take_report(report)
 
     def _flush(self, stream: ChoiceStream, routed: Routed) -> None:
         if stream.flush():
@@ -320,7 +323,7 @@ class Pump:
         context = stream.record.context
         try:
             context.run(work, stream, *arguments)
-        except Exception as error:  # noqa: BLE001  # any plugin may raise anything; the other streams go on
+        except Exception as error:  # noqa: BLE001  # any plugin may raise anything; the other streams continue
             name = self._blame(error)
             if name is None:
                 context.run(logger.exception, "the text pipeline failed on request %s", stream.record.request_id)

@@ -177,7 +177,7 @@ class RequestRecord:
             by_choice: dict[int, list[Delta]] = {}
             for delta in fresh:
                 by_choice.setdefault(delta.choice_index, []).append(delta)
-            # A choice that ended goes after those that go on, so the request's last event is a final one.
+            # A choice that ended goes after those that continue, so the request's last event is a final one.
             order = sorted(by_choice, key=lambda index: by_choice[index][-1].finish_reason is not None)
             events = [self._event(join_deltas(by_choice[index])) for index in order]
         if finished and events:
@@ -206,7 +206,7 @@ class RequestRecord:
         """The finished answer, made from the same log that streams read.
 
         Raises:
-            RequestCancelledError, DeadlineExceededError: cancelled, and no choice had ended by itself.
+            RequestCancelledError, DeadlineExceededError: cancelled, and no choice had ended before.
             EngineError (or the plugin's error): no choice has an answer because the engine or a plugin failed.
         """
         events, _ = self.events_from(0)
@@ -298,17 +298,17 @@ class Subscription:
         return self._closed or (self.record.finished and self._position >= len(self.record._log))
 
     def close(self) -> None:
-        """Leave; idempotent. The last one to leave an unfinished record cancels it; whoever waits here is woken."""
+        """Leave; idempotent. The last one to leave an unfinished record cancels it; a reader that waits is woken."""
         if not self._closed:
             self._closed = True
             self.record._leave(self)
             self._wake()
             # The reader holds this and its method is held here: a cycle that would keep the whole output log alive.
-            self._wake = _nobody
+            self._wake = _no_reader
 
 
-def _nobody() -> None:
-    """Whom a closed subscription wakes."""
+def _no_reader() -> None:
+    """Takes the place of the reader's wake once its subscription is closed."""
 
 
 def whole_calls(deltas: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], ...]:

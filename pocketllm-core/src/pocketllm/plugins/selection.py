@@ -105,7 +105,7 @@ def select(registry: Registry, args: EngineArgs, checkpoint: Checkpoint) -> Sele
         if isinstance(entry.answer, Offer) and entry.answer.rank > 0
     ]
     if not offers:
-        raise BackendUnavailableError(_nobody(considered, checkpoint), param="backend")
+        raise BackendUnavailableError(_none_offers(considered, checkpoint), param="backend")
     _, name, offer, args = min(offers, key=lambda item: item[:2])
     for entry in considered:
         if entry.error is not None:
@@ -183,10 +183,10 @@ def _owners(cards: list[BackendInfo]) -> str:
     return f"backend {names}" if len(cards) == 1 else f"every backend ({names})"
 
 
-def _nobody(considered: list[Considered], checkpoint: Checkpoint) -> str:
+def _none_offers(considered: list[Considered], checkpoint: Checkpoint) -> str:
     if not considered:
         return f"No backend is installed: {INSTALL_ONE}."
-    lines = [f"No installed backend takes {checkpoint.path} by itself:"]
+    lines = [f"No installed backend takes {checkpoint.path} unasked:"]
     for entry in considered:
         if isinstance(entry.answer, Offer):
             lines.append(f"  {entry.name}: only when asked for by name (backend={entry.name!r})")

@@ -13,8 +13,9 @@ import msgspec
 
 from pocketllm.errors import ConfigurationError, ContextLengthError, PocketLLMError, UnsupportedFeatureError
 from pocketllm.fields.requests import effective_temperature
-from pocketllm.fields.token_ids import in_vocabulary
+from pocketllm.fields.token_ids import check_token_ids
 from pocketllm.prompt.constraint import final_constraint
+from pocketllm.prompt_spec import PromptSpec
 from pocketllm.protocol.conversation import cut_at_mark, mark_final_message
 from pocketllm.text.chat_formats import find_chat_format
 from pocketllm.text.fallback_prompt import render_fallback_prompt
@@ -79,11 +80,12 @@ class PromptBuilder:
             ConfigurationError: the messages do not render, the prompt is empty, or an id is outside the vocabulary.
         """
         params = request.sampling_params
+        spec = PromptSpec.of(request.metadata)
         limit = capabilities.max_model_len
-        # A model may have fewer ids than its tokenizer, as where the vocabulary was extended after training.
-        vocab_size = min(self.tokenizer.vocab_size, capabilities.vocab_size or self.tokenizer.vocab_size)
-        tokens, mode = self._tokens(request, limit, vocab_size)
-        self._check_length(request, len(tokens), limit)
+        vocab_size = self._vocab_size(capabilities)
+        tokens, mode = self._tokens(request, spec, limit)
+        self._check_length(spec, len(tokens), limit)
+        check_token_ids("prompt", tokens, vocab_size)
         if params.max_tokens is not None and len(tokens) + params.max_tokens > limit:
             raise ContextLengthError(
                 f"The prompt has {len(tokens)} tokens and max_tokens asks for {params.max_tokens} more, together "
@@ -98,8 +100,8 @@ class PromptBuilder:
                 f"{len(tokens)} tokens: lower min_tokens.",
                 param="min_tokens",
             )
-        _check_ids("stop_token_ids", params.stop_token_ids, vocab_size)
-        _check_ids("logit_bias", tuple(params.logit_bias), vocab_size)
+        check_token_ids("stop_token_ids", params.stop_token_ids, vocab_size)
+        check_token_ids("logit_bias", params.logit_bias, vocab_size)
         # Any 64-bit seed is accepted; engines get one that fits a signed word whatever the choice adds to it.
         seed = params.seed if params.seed is not None else random.getrandbits(62)
         choices = tuple(Choice(handle=next(_handles), seed=(seed + index) & MAX_SEED) for index in range(params.n))
@@ -116,52 +118,51 @@ class PromptBuilder:
                 response_format=None,
                 temperature=effective_temperature(params, capabilities),
             ),
-            constraint=final_constraint(request, mode, self.syntax, self.tokenizer),
+            constraint=final_constraint(request, spec, mode, self.syntax, self.tokenizer),
         )
-        return Prepared(prepared, mode, StopStrings(params.stop), self._call_reader(request))
+        return Prepared(prepared, mode, StopStrings(params.stop), self._call_reader(spec))
 
-    def _call_reader(self, request: GenerationRequest) -> Callable[[], ToolCallStream] | None:
-        metadata = request.metadata
-        if self.syntax is None or "messages" not in metadata or metadata.get("tool_choice") == "none":
+    def _vocab_size(self, capabilities: Capabilities) -> int:
+        # A model may have fewer ids than its tokenizer, as where the vocabulary was extended after training.
+        return min(self.tokenizer.vocab_size, capabilities.vocab_size or self.tokenizer.vocab_size)
+
+    def _call_reader(self, spec: PromptSpec) -> Callable[[], ToolCallStream] | None:
+        if self.syntax is None or spec.messages is None or spec.tool_choice == "none":
             return None
         # A call that a grammar forces is certain from its first token on.
-        forced = metadata.get("tool_choice", "auto") != "auto"
-        eager = forced or metadata.get("tool_call_streaming") == EAGER
-        return functools.partial(self.syntax.stream, metadata.get("tools"), eager=eager)
+        eager = spec.forces_calls or spec.tool_call_streaming == EAGER
+        return functools.partial(self.syntax.stream, spec.tools, eager=eager)
 
     def _warm(self) -> None:
         """Compile the template and run the tokenizer once, here on the loader's thread and not in the first request."""
-        request = GenerationRequest(prompt="", metadata={"messages": [{"role": "user", "content": "warm"}]})
         try:
-            self.tokenizer.encode(self.render(request)[0])
+            self.tokenizer.encode(self._rendered(PromptSpec(messages=[{"role": "user", "content": "warm"}]))[0])
         except PocketLLMError as error:
             # Some templates refuse such a conversation; a request that they refuse gets the same message.
             logger.debug("the chat template does not render a plain question: %s", error)
 
-    def _check_length(self, request: GenerationRequest, num_tokens: int, limit: int, at_least: str = "") -> None:
+    def _check_length(self, spec: PromptSpec, num_tokens: int, limit: int, at_least: str = "") -> None:
         if num_tokens >= limit:
             raise ContextLengthError(
                 f"The prompt has {at_least}{num_tokens} tokens, and {_context(limit)}, which leaves no room for an "
                 "answer: shorten the prompt.",
-                param="messages" if "messages" in request.metadata else "prompt",
+                param="prompt" if spec.messages is None else "messages",
             )
 
-    def _check_text(self, request: GenerationRequest, text: str, limit: int) -> None:
+    def _check_text(self, spec: PromptSpec, text: str, limit: int) -> None:
         """Refuse what cannot fit before the tokenizer spends seconds on it."""
-        self._check_length(request, len(text) // self._max_token_chars, limit, "at least ")
+        self._check_length(spec, len(text) // self._max_token_chars, limit, "at least ")
 
-    def _tokens(self, request: GenerationRequest, limit: int, vocab_size: int) -> tuple[list[int], ReasoningMode]:
+    def _tokens(self, request: GenerationRequest, spec: PromptSpec, limit: int) -> tuple[Sequence[int], ReasoningMode]:
         if request.prompt_tokens:
-            self._check_length(request, len(request.prompt_tokens), limit)
-            _check_ids("prompt_tokens", request.prompt_tokens, vocab_size)
-            return list(request.prompt_tokens), ReasoningMode.NONE
-        if "messages" not in request.metadata:
-            self._check_text(request, request.prompt or "", limit)
-            tokens = self._completion_tokens(request, limit)
+            return request.prompt_tokens, ReasoningMode.NONE
+        if spec.messages is None:
+            self._check_text(spec, request.prompt or "", limit)
+            tokens = self._completion_tokens(request.prompt or "", spec, limit)
             mode = ReasoningMode.NONE
         else:
-            text, has_template = self.render(request)
-            self._check_text(request, text, limit)
+            text, has_template = self._rendered(spec, request.sampling_params.response_format)
+            self._check_text(spec, text, limit)
             # A template prints the begin token itself when it wants one.
             tokens = self.tokenizer.encode(text, add_bos=False if has_template else None)
             mode = detect_mode(text) if has_template else ReasoningMode.NONE
@@ -169,14 +170,13 @@ class PromptBuilder:
             raise ConfigurationError("The prompt is empty: give at least one token of text.", param="prompt")
         return tokens, mode
 
-    def _completion_tokens(self, request: GenerationRequest, limit: int) -> list[int]:
-        suffix = request.metadata.get("suffix")
-        if not suffix or self.gap_tokens is None:  # without the tokens the capability check has refused a suffix
-            return self.tokenizer.encode(request.prompt or "")
-        self._check_text(request, suffix, limit)
+    def _completion_tokens(self, prompt: str, spec: PromptSpec, limit: int) -> list[int]:
+        if not spec.suffix or self.gap_tokens is None:  # without the tokens the capability check has refused a suffix
+            return self.tokenizer.encode(prompt)
+        self._check_text(spec, spec.suffix, limit)
         # A person's text around the gap must not bring control tokens of its own.
-        prefix = self.tokenizer.encode(request.prompt or "", parse_special=False)
-        after = self.tokenizer.encode(suffix, add_bos=False, parse_special=False)
+        prefix = self.tokenizer.encode(prompt, parse_special=False)
+        after = self.tokenizer.encode(spec.suffix, add_bos=False, parse_special=False)
         bos = self.tokenizer.bos_token_id
         if bos is not None and prefix[:1] == [bos]:
             return [bos, *self.gap_tokens.frame(prefix[1:], after)]
@@ -188,51 +188,40 @@ class PromptBuilder:
         Raises:
             UnsupportedFeatureError: tools, and neither a template nor a format that shows them.
         """
-        metadata = request.metadata
-        messages = metadata["messages"]
-        if metadata.get("continue_final_message"):
-            text, has_template = self._render(mark_final_message(messages), request)
-            return cut_at_mark(text), has_template
-        return self._render(messages, request)
+        return self._rendered(PromptSpec.of(request.metadata), request.sampling_params.response_format)
 
-    def _render(self, messages: list[dict[str, Any]], request: GenerationRequest) -> tuple[str, bool]:
-        metadata = request.metadata
-        tools = metadata.get("tools") or None
-        add_generation_prompt = metadata.get("add_generation_prompt", True)
+    def _rendered(self, spec: PromptSpec, response_format: dict[str, Any] | None = None) -> tuple[str, bool]:
+        messages = spec.messages or []
+        if spec.continue_final_message:
+            text, has_template = self._render(mark_final_message(messages), spec, response_format)
+            return cut_at_mark(text), has_template
+        return self._render(messages, spec, response_format)
+
+    def _render(
+        self, messages: list[dict[str, Any]], spec: PromptSpec, response_format: dict[str, Any] | None
+    ) -> tuple[str, bool]:
+        tools = spec.tools or None
         template = self._template(tools is not None)
         if template is not None:
             if tools is not None and not template.shows_tools:
                 raise _tools_unseen("its chat template does not show them to the model")
-            variables = self._template_variables(metadata, template)
-            text = template.render(messages, tools=tools, add_generation_prompt=add_generation_prompt, **variables)
+            variables = _template_variables(spec, template)
+            text = template.render(messages, tools=tools, add_generation_prompt=spec.add_generation_prompt, **variables)
             return text, True
         if self._chat_format is not None:
             text = self._chat_format.encode(
                 messages,
                 tools=tools,
-                thinking_mode=metadata.get("thinking_mode") or "chat",
-                reasoning_effort=metadata.get("reasoning_effort"),
-                drop_thinking=metadata.get("drop_thinking", True),
-                response_format=request.sampling_params.response_format,
-                add_generation_prompt=add_generation_prompt,
+                thinking_mode=spec.thinking_mode or "chat",
+                reasoning_effort=spec.reasoning_effort,
+                drop_thinking=spec.drop_thinking,
+                response_format=response_format,
+                add_generation_prompt=spec.add_generation_prompt,
             )
             return text, True
         if tools is not None:
             raise _tools_unseen("it has no chat template that could show them to the model")
-        return render_fallback_prompt(messages, add_generation_prompt=add_generation_prompt), False
-
-    def _template_variables(self, metadata: dict[str, Any], template: ChatTemplate) -> dict[str, Any]:
-        variables: dict[str, Any] = {}
-        mode = metadata.get("thinking_mode")
-        if mode is not None:
-            variables["enable_thinking"] = mode == "thinking"
-        effort = metadata.get("reasoning_effort")
-        if effort is not None:
-            # Templates that know "xhigh" have no "high" and no "max" (Qwen); the others take OpenAI's words.
-            speaks_xhigh = "xhigh" in template.source
-            variables["reasoning_effort"] = "xhigh" if speaks_xhigh and effort in ("high", "max") else effort
-        variables.update(metadata.get("chat_template_kwargs") or {})
-        return variables
+        return render_fallback_prompt(messages, add_generation_prompt=spec.add_generation_prompt), False
 
     def _template(self, with_tools: bool) -> ChatTemplate | None:
         if with_tools not in self._templates:
@@ -254,14 +243,17 @@ class PromptBuilder:
         return tuple(dict.fromkeys(ids))
 
 
-def _check_ids(name: str, ids: tuple[object, ...], vocab_size: int) -> None:
-    if in_vocabulary(ids, vocab_size):
-        return
-    for token in ids:
-        if not in_vocabulary((token,), vocab_size):
-            raise ConfigurationError(
-                f"{name} has {token!r}, which is outside this model's vocabulary of {vocab_size} tokens.", param=name
-            )
+def _template_variables(spec: PromptSpec, template: ChatTemplate) -> dict[str, Any]:
+    variables: dict[str, Any] = {}
+    if spec.thinking_mode is not None:
+        variables["enable_thinking"] = spec.thinking_mode == "thinking"
+    effort = spec.reasoning_effort
+    if effort is not None:
+        # Templates that know "xhigh" have no "high" and no "max" (Qwen); the others take OpenAI's words.
+        speaks_xhigh = "xhigh" in template.source
+        variables["reasoning_effort"] = "xhigh" if speaks_xhigh and effort in ("high", "max") else effort
+    variables.update(spec.chat_template_kwargs)
+    return variables
 
 
 def _tools_unseen(why: str) -> UnsupportedFeatureError:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pocketllm.errors import UnsupportedFeatureError
+from pocketllm.prompt_spec import PromptSpec
 from pocketllm.text.reasoning import END_TAG, START_TAG, ReasoningMode
+from pocketllm.text.tool_calls.base import EnforcedSyntax, ToolCallSyntax
 from pocketllm.types import Constraint, GenerationRequest
 
 if TYPE_CHECKING:
     from pocketllm.checkpoint import Tokenizer
-    from pocketllm.text.tool_calls.base import ToolCallSyntax
 
 
 def wants_constraint(request: GenerationRequest) -> bool:
@@ -22,7 +23,11 @@ def wants_constraint(request: GenerationRequest) -> bool:
 
 
 def final_constraint(
-    request: GenerationRequest, mode: ReasoningMode, syntax: ToolCallSyntax | None, tokenizer: Tokenizer
+    request: GenerationRequest,
+    spec: PromptSpec,
+    mode: ReasoningMode,
+    syntax: ToolCallSyntax | None,
+    tokenizer: Tokenizer,
 ) -> Constraint | None:
     """The one constraint of a request, compiled once to find its faults; reasoning in front of the answer stays free.
 
@@ -35,7 +40,7 @@ def final_constraint(
     param = None
     constraint = request.constraint or _response_format(request.sampling_params.response_format)
     if constraint is None:
-        constraint = _tool_choice(request, syntax)
+        constraint = _tool_choice(spec, syntax)
         param = "tools"
     if constraint is None:
         return None
@@ -57,11 +62,8 @@ def _response_format(response_format: dict[str, Any] | None) -> Constraint | Non
     return None
 
 
-def _tool_choice(request: GenerationRequest, syntax: ToolCallSyntax | None) -> Constraint | None:
-    metadata = request.metadata
-    tools = metadata.get("tools") or []
-    choice = metadata.get("tool_choice", "auto")
-    parallel = metadata.get("parallel_tool_calls", True)
+def _tool_choice(spec: PromptSpec, syntax: ToolCallSyntax | None) -> Constraint | None:
+    tools, choice, parallel = spec.tools or [], spec.tool_choice, spec.parallel_tool_calls
     is_strict = any(tool["function"].get("strict") for tool in tools)
     if choice == "none" or not tools or (choice == "auto" and parallel and not is_strict):
         return None
@@ -71,8 +73,9 @@ def _tool_choice(request: GenerationRequest, syntax: ToolCallSyntax | None) -> C
             'Send "tool_choice" as "auto" and leave out strict and parallel_tool_calls.',
             param="tool_choice",
         )
+    mode, name = ("named", choice["name"]) if isinstance(choice, dict) else (choice, None)
+    if isinstance(syntax, EnforcedSyntax):
+        return syntax.call_constraint(tools, mode=mode, name=name, parallel=parallel)
     from pocketllm.structured import tool_call_constraint
 
-    name = choice["name"] if isinstance(choice, dict) else None
-    mode = "named" if name is not None else choice
     return tool_call_constraint(syntax.name, tools, mode=mode, name=name, parallel=parallel)

@@ -1,4 +1,4 @@
-"""Messages and tools of a request, in the one form that chat templates get. Nothing given is mutated."""
+"""Messages of a request, in the one form that chat templates get. Nothing given is mutated."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
+from pocketllm.errors import ConfigurationError, UnsupportedFeatureError, shown
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 CONTINUATION_MARK = "\ue000continue\ue001"
@@ -67,7 +67,7 @@ def _message(index: int, message: object) -> dict[str, Any]:
     role = message.get("role")
     if role not in ROLES:
         raise ConfigurationError(
-            f"{where}.role = {_short(role)} is unknown: use one of {', '.join(ROLES)}.", param="messages"
+            f"{where}.role = {shown(role)} is unknown: use one of {', '.join(ROLES)}.", param="messages"
         )
     # Templates know neither OpenAI's newer name for system nor its older one for tool.
     role = {"developer": "system", "function": "tool"}.get(role, role)
@@ -91,7 +91,7 @@ def _message(index: int, message: object) -> dict[str, Any]:
         calls = [{"type": "function", "function": message["function_call"]}]  # OpenAI's older spelling, in a history
     if calls:
         normal["tool_calls"] = [
-            _tool_call(f"{where}.tool_calls[{i}]", call) for i, call in enumerate(_list(calls, where))
+            _tool_call(f"{where}.tool_calls[{i}]", call) for i, call in enumerate(list_of(calls, where))
         ]
     return normal
 
@@ -147,125 +147,12 @@ def cut_at_mark(rendered: str) -> str:
     return head
 
 
-# --------------------------------------------------------------------------------------------------------------- tools
-
-
-def normalize_tools(tools: object) -> list[dict[str, Any]]:
-    """Tool definitions as templates want them, copied.
+def list_of(value: object, where: str, param: str = "messages") -> Sequence[Any]:
+    """``value`` as a list.
 
     Raises:
-        ConfigurationError: a definition is not ``{"type": "function", "function": {"name": ...}}``.
+        ConfigurationError: it is something else.
     """
-    normal: list[dict[str, Any]] = []
-    for index, tool in enumerate(_list(tools, "tools", "tools")):
-        where = f"tools[{index}]"
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        if (
-            not isinstance(tool, Mapping)
-            or tool.get("type", "function") != "function"
-            or not isinstance(function, Mapping)
-        ):
-            raise ConfigurationError(
-                f'{where} is not a function tool: send {{"type": "function", "function": {{...}}}}.', param="tools"
-            )
-        if not isinstance(function.get("name"), str) or not function["name"]:
-            raise ConfigurationError(f"{where}.function.name is missing.", param="tools")
-        parameters = function.get("parameters")
-        if parameters is not None and not isinstance(parameters, Mapping):
-            raise ConfigurationError(f"{where}.function.parameters is not a JSON schema object.", param="tools")
-        strict = function.get("strict")
-        if strict is not None and not isinstance(strict, bool):
-            raise ConfigurationError(f"{where}.function.strict is not true or false.", param="tools")
-        copied: dict[str, Any] = copy.deepcopy(dict(tool))
-        copied["type"] = "function"
-        normal.append(copied)
-    return normal
-
-
-def tool_metadata(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What a request says about tools, for the prompt boundary.
-
-    ``tools``: the definitions that reach the template; absent under tool_choice none. ``tool_choice``: "none",
-    "required" or ``{"name": ...}``; absent for auto. ``parallel_tool_calls``: False; absent for true.
-
-    Raises:
-        ConfigurationError: a definition or the choice is malformed, or the choice is of a tool that is not there.
-    """
-    tools = normalize_tools(body["tools"]) if body.get("tools") else []
-    choice, tools = _tool_choice(body.get("tool_choice", "auto"), tools)
-    metadata: dict[str, Any] = {}
-    if tools and choice != "none":
-        metadata["tools"] = tools
-    if choice != "auto":
-        metadata["tool_choice"] = choice
-    parallel = body.get("parallel_tool_calls", True)
-    if not isinstance(parallel, bool):
-        raise ConfigurationError(
-            f"parallel_tool_calls = {_short(parallel)} is not true or false.", param="parallel_tool_calls"
-        )
-    if not parallel and "tools" in metadata:
-        metadata["parallel_tool_calls"] = False
-    return metadata
-
-
-def _tool_choice(choice: object, tools: list[dict[str, Any]]) -> tuple[str | dict[str, str], list[dict[str, Any]]]:
-    if isinstance(choice, Mapping) and choice.get("type") == "allowed_tools":
-        allowed = choice.get("allowed_tools")
-        allowed = allowed if isinstance(allowed, Mapping) else choice
-        names = {_chosen_name(item) for item in _list(allowed.get("tools"), "tool_choice.tools", "tool_choice")}
-        _check_known(names, tools)
-        mode = allowed.get("mode", "auto")
-        if mode not in ("auto", "required"):
-            raise ConfigurationError(
-                f"tool_choice.mode = {_short(mode)} is unknown: use auto or required.", param="tool_choice"
-            )
-        return mode, [tool for tool in tools if tool["function"]["name"] in names]
-    if isinstance(choice, Mapping):
-        name = _chosen_name(choice)
-        _check_known({name}, tools)
-        return {"name": name}, tools
-    if choice not in ("auto", "none", "required"):
-        raise ConfigurationError(
-            f"tool_choice = {_short(choice)} is unknown: use auto, none, required, or "
-            '{"type": "function", "function": {"name": …}}.',
-            param="tool_choice",
-        )
-    if choice == "required" and not tools:
-        raise ConfigurationError("tool_choice = 'required' needs tools: send at least one.", param="tool_choice")
-    return str(choice), tools
-
-
-def _chosen_name(choice: object) -> str:
-    function = choice.get("function") if isinstance(choice, Mapping) else None
-    name = function.get("name") if isinstance(function, Mapping) else None
-    if isinstance(choice, Mapping) and function is None:
-        name = choice.get("name")  # the flat form of OpenAI's newer API
-    if not isinstance(choice, Mapping) or choice.get("type", "function") != "function" or not isinstance(name, str):
-        raise ConfigurationError(
-            f"tool_choice = {_short(choice)} names no function: send "
-            '{"type": "function", "function": {"name": …}}.',
-            param="tool_choice",
-        )
-    return name
-
-
-def _check_known(names: set[str], tools: list[dict[str, Any]]) -> None:
-    known = [tool["function"]["name"] for tool in tools]
-    for name in sorted(names):
-        if name not in known:
-            listed = ", ".join(known) or "none"
-            raise ConfigurationError(
-                f"tool_choice names {_short(name)}, which is not among the tools ({_short(listed, 200)}).",
-                param="tool_choice",
-            )
-
-
-def _list(value: object, where: str, param: str = "messages") -> Sequence[Any]:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         raise ConfigurationError(f"{where}: a list was expected, not {type(value).__name__}.", param=param)
     return value
-
-
-def _short(value: object, limit: int = 60) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"

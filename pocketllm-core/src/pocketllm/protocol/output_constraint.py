@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from pocketllm.errors import ConfigurationError
+from pocketllm.errors import ConfigurationError, shown
 from pocketllm.types import Constraint
 
 RESPONSE_FORMATS = ("text", "json_object", "json_schema")
@@ -24,7 +24,7 @@ def checked_response_format(value: object) -> dict[str, Any]:
     kind = value.get("type") if isinstance(value, Mapping) else None
     if not isinstance(value, Mapping) or kind not in RESPONSE_FORMATS:
         raise ConfigurationError(
-            f"response_format.type = {_short(kind)} is unknown: use {', '.join(RESPONSE_FORMATS)}.",
+            f"response_format.type = {shown(kind)} is unknown: use {', '.join(RESPONSE_FORMATS)}.",
             param="response_format",
         )
     if kind == "json_schema":
@@ -48,7 +48,7 @@ def constraint_of(body: Mapping[str, Any]) -> Constraint | None:
     given = {key: item for key, item in value.items() if item is not None and item is not False}
     unknown = sorted(set(given) - set(STRUCTURES), key=str)
     if unknown:
-        raise _wrong(f"structured_outputs has {_short(unknown[0])}: use one of {', '.join(STRUCTURES)}.")
+        raise _wrong(f"structured_outputs has {shown(unknown[0])}: use one of {', '.join(STRUCTURES)}.")
     if not given:
         return None
     if len(given) > 1:
@@ -63,7 +63,7 @@ def constraint_of(body: Mapping[str, Any]) -> Constraint | None:
 def _constraint(kind: str, item: object) -> Constraint:
     if kind == "json_object":
         if item is not True:
-            raise _wrong(f"structured_outputs.json_object = {_short(item)} is not true or false.")
+            raise _wrong(f"structured_outputs.json_object = {shown(item)} is not true or false.")
         return Constraint(kind="json_object", text="")
     if kind == "choice":
         if not isinstance(item, list | tuple) or not item or not all(isinstance(each, str) and each for each in item):
@@ -89,8 +89,3 @@ def _schema_text(item: object) -> str:
 
 def _wrong(message: str) -> ConfigurationError:
     return ConfigurationError(message, param="structured_outputs")
-
-
-def _short(value: object, limit: int = 60) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"

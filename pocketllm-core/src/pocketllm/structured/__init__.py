@@ -7,7 +7,8 @@ Core compiles a request's constraint once to validate it; the engine compiles it
 from __future__ import annotations
 
 from pocketllm.structured.after_text import AfterText, TokenMatcher
-from pocketllm.structured.compiled import KINDS, CompiledConstraint, compile_constraint
+from pocketllm.structured.compiled import CompiledConstraint, compile_constraint
+from pocketllm.structured.kinds import KINDS
 from pocketllm.structured.matcher import Matcher
 from pocketllm.structured.refusal import SchemaRefusedError
 from pocketllm.structured.tool_call_grammars import TOOL_CALL_SYNTAXES, ToolCallMode, tool_call_constraint

@@ -141,7 +141,7 @@ class _TagTokens:
         self._past: dict[bytes, frozenset[int]] = {}
 
     def past(self, tail: bytes) -> frozenset[int]:
-        """Where ``tail`` of the tag was written: the tokens that complete it and go on with more than white space."""
+        """Where ``tail`` of the tag was written: tokens that complete it and continue with more than white space."""
         found = self._past.get(tail)
         if found is None:
             passing = (token for token, piece in self._candidates.items() if self._goes_past(tail + piece))

@@ -74,7 +74,7 @@ class Matcher:
 
         Raises:
             EngineError: no token may (the vocabulary cannot spell what has to follow, or the constraint has outgrown
-                its limits). The sequence cannot go on.
+                its limits). The sequence cannot continue.
         """
         native = self._table.num_words
         direct = num_words == native and address % 4 == 0

@@ -197,7 +197,7 @@ class _Rewriter:
     def _count(self, value: object, keyword: str, pointer: str) -> int:
         number = int(value) if isinstance(value, float) and value.is_integer() else value
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= COUNTS[keyword]:
-            raise self._refuse(pointer_to(pointer, keyword), f"is no whole number from 0 to {COUNTS[keyword]}.")
+            raise self._refuse(pointer_to(pointer, keyword), f"is not a whole number from 0 to {COUNTS[keyword]}.")
         return number
 
     def _bounds(self, schema: dict[str, Any], result: dict[str, Any], pointer: str) -> None:

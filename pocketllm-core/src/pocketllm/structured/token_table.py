@@ -110,7 +110,7 @@ class _Vocabulary:
 
 
 def begin_token_table(tokenizer: Tokenizer) -> None:
-    """Make the table in a thread: neither whoever opens a model nor the first request that needs it should wait.
+    """Make the table in a thread: neither the opening of a model nor the first request that needs it should wait.
 
     No daemon: one that the interpreter ends inside of the library takes the process down.
     """

@@ -151,7 +151,7 @@ def _parameters(function: dict[str, Any]) -> dict[str, Any]:
     if not parameters:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     if not isinstance(parameters, Mapping):
-        raise ConfigurationError(f"tools: the parameters of {function['name']!r} are no schema.", param=_PARAM)
+        raise ConfigurationError(f"tools: the parameters of {function['name']!r} are not a schema.", param=_PARAM)
     return dict(parameters)
 
 

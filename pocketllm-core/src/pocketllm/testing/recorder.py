@@ -89,7 +89,7 @@ class Recorder:
             try:
                 if poller.poll(POLL_MS):
                     self.drain_now()
-            except Exception as exc:  # noqa: BLE001  # a foreign event source; whoever waits for events gets to know
+            except Exception as exc:  # noqa: BLE001  # a foreign event source; those who wait for events are told
                 self.failure = exc
                 return
 

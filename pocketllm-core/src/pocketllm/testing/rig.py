@@ -194,13 +194,13 @@ class Rig:
         )
 
     def long_request(self, index: int = 0, seeds: Sequence[int] = (0,)) -> GenerationRequest:
-        """A request that goes on for as long as this engine can be made to."""
+        """A request that lasts as long as this engine can be made to."""
         limit = self.capabilities.max_model_len
         if self.capabilities.supports_ignore_eos:
             prompt = self.prompt(index, min(16, limit // 4))
             budget = limit - len(prompt)
             return self.request(prompt, max_tokens=budget, stop_ids=(), seeds=seeds, ignore_eos=True)
-        # An engine that plays its prompt back goes on for as long as the prompt is.
+        # An engine that plays its prompt back lasts as long as the prompt does.
         prompt = self.prompt(index, limit // 2 - 1)
         return self.request(prompt, max_tokens=limit - len(prompt), seeds=seeds)
 

@@ -113,7 +113,7 @@ def _check_rows(rows: list[tuple[int, Row]], request: GenerationRequest, vocab_s
             yield Violation("S7", f"token id {row.token} is outside the vocabulary of {vocab_size}", position)
         flagged = bool(row.flag & TokenFlag.STOP)
         if flagged and row.token not in stop_ids:
-            yield Violation("S6", f"token {row.token} is flagged STOP and is no stop id of the request", position)
+            yield Violation("S6", f"token {row.token} is flagged STOP and is not a stop id of the request", position)
         if row.token in stop_ids and not flagged:
             yield Violation("S6", f"stop id {row.token} is not flagged STOP", position)
         if row.token in stop_ids and position != rows[-1][0]:

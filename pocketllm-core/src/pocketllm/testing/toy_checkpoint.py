@@ -178,7 +178,7 @@ def _values(source: random.Random, name: str, shape: tuple[int, ...]) -> list[fl
         scale = (LOGIT_SCALE if name == "lm_head.weight" else 1.0) / math.sqrt(fan_in)
     values = [source.gauss(0.0, scale) for _ in range(shape[0] * fan_in)]
     if name == "lm_head.weight":
-        # Control tokens keep a logit of zero, which is never the best: a greedy run goes on until its limit.
+        # Control tokens keep a logit of zero, which is never the best: a greedy run continues until its limit.
         values[: len(SPECIAL_TOKENS) * fan_in] = [0.0] * (len(SPECIAL_TOKENS) * fan_in)
     return values
 

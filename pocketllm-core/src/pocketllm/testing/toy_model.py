@@ -91,7 +91,7 @@ class ToySequence:
         return PromptReport(handle=0, logprobs=entries)
 
     def play(self, script: Sequence[int], *, go_on: bool) -> Iterator[int | Emission]:
-        """One item per step: the script's tokens where sampling lets them be; ``go_on`` repeats the last for ever."""
+        """One item per step: the script's tokens where sampling lets them be; ``go_on`` repeats the last one."""
         if not script:
             return
         tail: Iterator[int] = itertools.repeat(script[-1]) if go_on else iter(())

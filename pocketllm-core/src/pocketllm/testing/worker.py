@@ -1,6 +1,6 @@
 """The process that holds the engine under test: ``python -m pocketllm.testing.worker SOCKET``.
 
-The kit kills it when a case passes its deadline. It ends by itself when the kit is gone.
+The kit kills it when a case passes its deadline. It ends when the kit is gone.
 """
 
 from __future__ import annotations

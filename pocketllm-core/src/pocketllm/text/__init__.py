@@ -5,8 +5,9 @@ Importing this package imports no jinja2 and no tokenizers.
 
 from __future__ import annotations
 
+from pocketllm.stages import TextStage
 from pocketllm.text.chat_template import ChatTemplate
-from pocketllm.text.choice import ChoiceText, TextDelta, TextStage
+from pocketllm.text.choice import ChoiceText, TextDelta
 from pocketllm.text.detokenizer import Detokenizer, TextTokenizer
 from pocketllm.text.fallback_prompt import render_fallback_prompt
 from pocketllm.text.reasoning import ReasoningMode, ReasoningSplitter, detect_mode

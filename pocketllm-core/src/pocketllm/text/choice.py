@@ -10,25 +10,17 @@ instance belongs to one thread.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
 
 import msgspec
 
 from pocketllm.errors import UnsupportedFeatureError
+from pocketllm.stages import TextStage
 from pocketllm.text.detokenizer import Detokenizer, TextTokenizer
 from pocketllm.text.reasoning import END_TAG, START_TAG, ReasoningMode, ReasoningSplitter
 from pocketllm.text.stop_strings import StopStrings
+from pocketllm.text.token_offsets import TokenOffsets
 from pocketllm.text.tool_calls.base import CallDelta, ToolCallStream
-
-
-class TextStage(Protocol):
-    """May alter the answer: ``feed`` returns what goes on, ``finish`` what was held. Never called with empty text."""
-
-    def feed(self, text: str) -> str: ...
-
-    def finish(self) -> str: ...
 
 
 class TextDelta(msgspec.Struct, frozen=True):
@@ -88,21 +80,7 @@ class ChoiceText:
         self._is_plain = self._stops.is_empty and not self._stages and tool_calls is None
         self._passes = self._is_plain and self._splitter.in_content
         self._num_raw = 0  # characters given to the splitter
-        # Raw offsets where the text of each fed token begins, without the first _num_dropped, never decreasing.
-        self._starts: list[int] = []
-        self._num_dropped = 0
-        self.num_tokens_used = 0
-        """Sum of ``num_tokens_used`` over all deltas so far."""
-        self.num_tokens_in_text = 0
-        """Fed tokens whose text begins in what the deltas so far cover, reasoning, tags and layout included.
-
-        Log-probability entries go up to here: with a delta while streaming, and cut here at the end. A token that a
-        stop string cuts in two is in the text, one that begins at or after the match is not. Stages are not seen.
-        """
-        self.num_reasoning_tokens = 0
-        """Fed tokens whose text, or a part of it, went to the reasoning of the deltas so far; tags are no such text."""
-        self._first_reasoning = 0  # number of the token that the reasoning begins in
-        self._reasoning_end = 0  # what the two counts know of the reasoning's end
+        self._offsets = TokenOffsets()  # into those
         self._stopped = False
         self._finished = False
 
@@ -124,7 +102,26 @@ class ChoiceText:
     @property
     def num_tokens_fed(self) -> int:
         """Tokens fed before the end, those after a stop that was not yet found included."""
-        return self._num_dropped + len(self._starts)
+        return self._offsets.num_fed
+
+    @property
+    def num_tokens_used(self) -> int:
+        """Sum of ``num_tokens_used`` over all deltas so far."""
+        return self._offsets.num_used
+
+    @property
+    def num_tokens_in_text(self) -> int:
+        """Fed tokens whose text begins in what the deltas so far cover, reasoning, tags and layout included.
+
+        Log-probability entries go up to here: with a delta while streaming, and cut here at the end. A token that a
+        stop string cuts in two is in the text, one that begins at or after the match is not. Stages are not seen.
+        """
+        return self._offsets.num_in_text
+
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """Fed tokens whose text, or a part of it, went to the reasoning of the deltas so far; tags do not count."""
+        return self._offsets.num_reasoning
 
     def feed(self, token_ids: Sequence[int]) -> TextDelta:
         """Add tokens the engine produced, in order; ids that carry no text (stop ids) are the caller's to leave out."""
@@ -134,26 +131,27 @@ class ChoiceText:
             raise UnsupportedFeatureError("This choice has no tokenizer: the backend has to bring text, not token ids.")
         detokenizer = self._detokenizer
         offset = self._num_raw - detokenizer.num_chars
+        add_offset = self._offsets.add
         pieces = []
         for token_id in token_ids:
             pieces.append(detokenizer.feed_one(token_id))
-            self._starts.append(offset + detokenizer.last_token_start)
+            add_offset(offset + detokenizer.last_token_start)
         text = "".join(pieces)
         if not self._passes:
             return self._advance(text)
         self._num_raw += len(text)
         self._splitter.feed(text)
-        return TextDelta(text, "", self._count_all(is_last=False))
+        return TextDelta(text, "", self._offsets.advance_all(self._num_raw, is_last=False))
 
     def feed_text(self, content: str = "", reasoning: str = "", *, num_tokens: int = 0) -> TextDelta:
-        """Add text that a backend brings by itself; ``num_tokens`` says how many tokens it stands for.
+        """Add text that the backend brings; ``num_tokens`` says how many tokens it stands for.
 
-        The same stop rules hold. ``content`` is split like decoded text, unless the backend separates by itself: its
+        The same stop rules hold. ``content`` is split like decoded text, unless the backend separates the two: its
         first ``reasoning``, which is forwarded as it is, makes all content answer.
         """
         if self._stopped or self._finished:
             return TextDelta(stopped=self._stopped)
-        self._starts.extend([self._num_raw] * num_tokens)
+        self._offsets.add_together(self._num_raw, num_tokens)
         held_reasoning, held_content = self._splitter.finish() if reasoning else ("", "")
         return self._advance(content, reasoning=held_reasoning + reasoning, content=held_content)
 
@@ -178,8 +176,7 @@ class ChoiceText:
             content += self._stops.finish()
             self._stopped = self._stops.matched
             self._finished = True
-        if self._splitter.reasoning_end != self._reasoning_end:
-            self._count_reasoning()
+        self._offsets.count_reasoning(self._splitter.reasoning_start, self._splitter.reasoning_end, self._num_raw)
         num_used = self._count(is_last)
         self._passes = self._is_plain and self._splitter.in_content
         is_end = self._stopped or self._finished
@@ -189,65 +186,23 @@ class ChoiceText:
         content, calls = self._without_calls(self._tool_calls, content, is_last=is_end)
         return TextDelta(content, reasoning, num_used, self._stopped, calls)
 
-    def _count_reasoning(self) -> None:
-        """Called before offsets are dropped, so that the tokens of what was just returned are still known."""
-        if not self._reasoning_end:
-            start = self._splitter.reasoning_start
-            first = bisect_left(self._starts, start)
-            # The token before may reach into the reasoning, as one that holds the end of the tag does.
-            next_start = self._starts[first] if first < len(self._starts) else self._num_raw
-            self._first_reasoning = self._num_dropped + first - (first > 0 and next_start > start)
-        self._reasoning_end = self._splitter.reasoning_end
-        num_before_end = self._num_dropped + bisect_left(self._starts, self._reasoning_end)
-        self.num_reasoning_tokens = num_before_end - self._first_reasoning
-
     def _count(self, is_last: bool) -> int:
-        """Move both counts forward; return the growth of the used one."""
-        match = self._stops.match
+        """Move the counts forward to what has become certain; return the growth of the used one."""
+        match, num_held = self._stops.match, self._stops.num_held
         num_resolved = self._splitter.num_resolved
-        if match is None and num_resolved == self._num_raw and not self._stops.num_held:
-            return self._count_all(is_last=is_last)
+        if match is None and num_resolved == self._num_raw and not num_held:
+            return self._offsets.advance_all(self._num_raw, is_last=is_last)
         content_start = self._splitter.content_start or 0
+        # A match still to come ends after all that was searched, so tokens beginning there at the latest count.
+        used_to: int | None = num_resolved
+        covered_to: int | None = num_resolved - num_held
+        if is_last:
+            used_to = covered_to = None
         if match is not None:
             # The token that completed the match is the last to begin before its end.
-            num_used = self._num_dropped + bisect_right(self._starts, content_start + match[1] - 1)
-        elif is_last:
-            num_used = self.num_tokens_fed
-        else:
-            # A match still to come ends after all that was searched, so tokens beginning there at the latest count.
-            num_used = self._num_dropped + bisect_right(self._starts, num_resolved)
-        if match is not None and self._stopped:
-            num_covered = bisect_left(self._starts, content_start + match[0])
-        elif is_last:
-            num_covered = len(self._starts)
-        else:
-            num_covered = bisect_left(self._starts, num_resolved - self._stops.num_held)
-        self.num_tokens_in_text = self._num_dropped + num_covered
-        self._drop(num_covered)
-        growth = num_used - self.num_tokens_used
-        self.num_tokens_used = num_used
-        return growth
-
-    def _count_all(self, *, is_last: bool) -> int:
-        """:meth:`_count` while nothing is held: every token is used, and in the text once it has any."""
-        starts = self._starts
-        num_fed = self._num_dropped + len(starts)
-        if is_last or (starts and starts[-1] < self._num_raw):
-            self._num_dropped = self.num_tokens_in_text = num_fed
-            starts.clear()
-        else:
-            num_covered = bisect_left(starts, self._num_raw)
-            self.num_tokens_in_text = self._num_dropped + num_covered
-            self._drop(num_covered)
-        growth = num_fed - self.num_tokens_used
-        self.num_tokens_used = num_fed
-        return growth
-
-    def _drop(self, num_covered: int) -> None:
-        # Offsets in front of the text already returned are never asked for again. Dropped in bulk to stay linear.
-        if num_covered > 64 and num_covered * 2 > len(self._starts):
-            del self._starts[:num_covered]
-            self._num_dropped += num_covered
+            used_to = content_start + match[1] - 1
+            covered_to = content_start + match[0] if self._stopped else covered_to
+        return self._offsets.advance(used_to=used_to, covered_to=covered_to)
 
     def _through_stages(self, content: str, *, is_last: bool) -> str:
         for stage in self._stages:

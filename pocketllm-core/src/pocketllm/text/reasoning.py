@@ -103,7 +103,7 @@ class ReasoningSplitter:
     def finish(self) -> tuple[str, str]:
         """End the text; return what was held. A cut tag counts as text of the part it was found in.
 
-        Text fed afterwards is answer, which is also how a caller says that the backend separates by itself.
+        Text fed afterwards is answer, which is also how a caller says that the backend separates the two.
         """
         phase, self._phase = self._phase, _Phase.CONTENT
         held, self._held = self._held, ""

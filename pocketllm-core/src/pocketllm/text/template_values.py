@@ -19,7 +19,7 @@ def plain_copy(value: object, param: str) -> Any:
     """Deep copy of JSON-like data: mappings to dict, sequences to list, scalars as they are.
 
     Raises:
-        ConfigurationError: on anything else, a key that is no string, or more than 64 levels; names ``param``.
+        ConfigurationError: on anything else, a key that is not a string, or more than 64 levels; names ``param``.
     """
     return _copy(value, param, 0)
 

@@ -36,7 +36,7 @@ class Models:
             card["capabilities"] = msgspec.to_builtins(capabilities)
             card["supported_fields"] = {
                 **{endpoint: supported_fields(endpoint, capabilities) for endpoint in BOTH},
-                "responses": supported_rows(responses_api.ROWS, responses_api.NEEDS, capabilities),
-                "messages": supported_rows(anthropic.ROWS, anthropic.NEEDS, capabilities),
+                "responses": supported_rows(responses_api.ROWS, capabilities),
+                "messages": supported_rows(anthropic.ROWS, capabilities),
             }
         await send_json(send, 200, {"object": "list", "data": [card]})

@@ -26,9 +26,6 @@ CHAT_NAMES = {
 }
 """Chat's name of a field to this endpoint's."""
 
-NEEDS = {"tool_choice": "supports_tool_choice"}
-"""The capability without which a field has only its neutral value; chat's table is what refuses the others."""
-
 
 class AnthropicMessage(msgspec.Struct):
     role: Literal["user", "assistant", "system"]
@@ -104,7 +101,7 @@ SHARED_ROWS = (
     acted_on("messages", "The conversation: text, tool_use, tool_result and thinking blocks."),
     acted_on("system", "Put in front of the conversation as a system message."),
     acted_on("tools", "Tools with an input_schema; the hosted kinds are refused."),
-    acted_on("tool_choice", "auto, any, none or one tool."),
+    acted_on("tool_choice", "auto, any, none or one tool.", "tool_choice"),
     acted_on("thinking", "Whether the template opens a reasoning block; its budget is not enforced."),
     acted_on("output_config", "effort: how much to reason. format: a JSON schema for the answer."),
     acted_on("chat_template_kwargs", "Further variables of the chat template; an extension."),

@@ -6,33 +6,44 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pocketllm.errors import ConfigurationError, PocketLLMError
-from pocketllm.fields import NEVER, FieldRow, unsupported
+from pocketllm.fields import CHAT, NEVER, FieldRow, rows, unsupported
 from pocketllm.types import Capabilities
 
 
-def refused(name: str, doc: str, instead: str, remedy: str, neutral: Sequence[Any] = ()) -> FieldRow:
+class DialectRow(FieldRow, frozen=True, kw_only=True):
+    """A field of another dialect. ``as_chat`` is the chat field whose policy its values follow; empty: none."""
+
+    as_chat: str = ""
+
+    @property
+    def capability(self) -> str:
+        """Without it the field has only its neutral value; chat's table is what refuses the others."""
+        return rows(CHAT)[self.as_chat].needs if self.as_chat else ""
+
+
+def refused(name: str, doc: str, instead: str, remedy: str, neutral: Sequence[Any] = ()) -> DialectRow:
     """A field, or ``outer.inner``, of which only ``neutral`` values are accepted."""
-    return FieldRow(
+    return DialectRow(
         name=name, endpoints=(), doc=doc, needs=NEVER, neutral=tuple(neutral), instead=instead, remedy=remedy
     )
 
 
-def acted_on(name: str, doc: str) -> FieldRow:
-    return FieldRow(name=name, endpoints=(), doc=doc)
+def acted_on(name: str, doc: str, as_chat: str = "") -> DialectRow:
+    return DialectRow(name=name, endpoints=(), doc=doc, as_chat=as_chat)
 
 
-def inert(name: str, doc: str) -> FieldRow:
+def inert(name: str, doc: str) -> DialectRow:
     """A field that cannot change the answer."""
-    return FieldRow(name=name, endpoints=(), doc=doc, inert=True)
+    return DialectRow(name=name, endpoints=(), doc=doc, inert=True)
 
 
-def check_rows(fields: Mapping[str, Any], rows: Iterable[FieldRow]) -> None:
+def check_rows(fields: Mapping[str, Any], table: Iterable[FieldRow]) -> None:
     """Refuse the first value that would change the answer and that nobody acts on.
 
     Raises:
         UnsupportedFeatureError: ``param`` is the row's name.
     """
-    for row in rows:
+    for row in table:
         if not row.needs:
             continue
         value: Any = fields
@@ -44,13 +55,12 @@ def check_rows(fields: Mapping[str, Any], rows: Iterable[FieldRow]) -> None:
             raise unsupported(row.name, value, row.instead, row.remedy)
 
 
-def supported_rows(rows: Iterable[FieldRow], needs: Mapping[str, str], capabilities: Capabilities) -> list[str]:
-    """Names of the fields of ``rows`` that are acted on, in their order; ``needs`` names the capability that a field
-    wants for anything but its neutral value, as chat's table does for its own."""
+def supported_rows(table: Iterable[DialectRow], capabilities: Capabilities) -> list[str]:
+    """Names of the fields of ``table`` that are acted on, in their order."""
     return [
         row.name
-        for row in rows
-        if not row.inert and not row.needs and (row.name not in needs or capabilities.supports(needs[row.name]))
+        for row in table
+        if not row.inert and not row.needs and (not row.capability or capabilities.supports(row.capability))
     ]
 
 

@@ -28,15 +28,6 @@ CHAT_NAMES = {
 }
 """Chat's name of a field to this endpoint's."""
 
-NEEDS = {
-    "tool_choice": "supports_tool_choice",
-    "parallel_tool_calls": "supports_structured_outputs",
-    "text": "supports_structured_outputs",
-    "include": "supports_logprobs",
-    "top_logprobs": "supports_logprobs",
-}
-"""The capability without which a field has only its neutral value; chat's table is what refuses the others."""
-
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -121,12 +112,12 @@ ROWS = (
     acted_on("top_k", "Sample among the k likeliest; an extension."),
     acted_on("seed", "Makes sampling repeatable; an extension."),
     acted_on("tools", "Function tools; the hosted kinds are refused."),
-    acted_on("tool_choice", "auto, none, required, one function or allowed_tools; chat's rules hold."),
-    acted_on("parallel_tool_calls", "false: at most one call."),
-    acted_on("text", "text.format: text, json_object or json_schema."),
+    acted_on("tool_choice", "auto, none, required, one function or allowed_tools; chat's rules hold.", "tool_choice"),
+    acted_on("parallel_tool_calls", "false: at most one call.", "parallel_tool_calls"),
+    acted_on("text", "text.format: text, json_object or json_schema.", "response_format"),
     acted_on("reasoning", "reasoning.effort: how much to reason; none switches it off."),
-    acted_on("include", f"{LOGPROBS} adds log probabilities; {ENCRYPTED} is met by items in clear text."),
-    acted_on("top_logprobs", "Alternatives per position, 0 to 20; asks for log probabilities."),
+    acted_on("include", f"{LOGPROBS} adds log probabilities; {ENCRYPTED} is met by items in clear text.", "logprobs"),
+    acted_on("top_logprobs", "Alternatives per position, 0 to 20; asks for log probabilities.", "logprobs"),
     acted_on("chat_template_kwargs", "Further variables of the chat template; an extension."),
     acted_on("request_id", "The name under which DELETE /v1/requests/<id> finds the request; an extension."),
     refused("store", "Only false.", "responses are not kept", 'Send "store" as false', (False,)),

@@ -64,7 +64,7 @@ def while_queued(rig: Rig) -> None:
 
 @case("C1")
 def one_choice_of_two(rig: Rig) -> None:
-    """Only the cancelled choice ends; the other one goes on until it is cancelled itself."""
+    """Only the cancelled choice ends; the other one continues until it is cancelled, too."""
 
     def attempt(index: int) -> Sent:
         sent = rig.send(rig.long_request(index, seeds=(1, 2)))
@@ -90,7 +90,7 @@ def after_the_end(rig: Rig) -> None:
 
 @case("C2")
 def an_unknown_handle(rig: Rig) -> None:
-    """Cancelling what never was does nothing, now and for whoever comes later."""
+    """Cancelling what never was does nothing, now and for later requests."""
     for handle in (0, 2**62, 2**63 - 1):
         _harmless(rig, handle, "an unknown handle")
     request = rig.request(max_tokens=4)

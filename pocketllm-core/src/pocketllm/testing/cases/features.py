@@ -78,7 +78,7 @@ def min_tokens_acts_or_is_refused(rig: Rig) -> None:
 
 @case("F7")
 def ignore_eos_acts_or_is_refused(rig: Rig) -> None:
-    """Declared: the answer goes on to its budget, and no end id is flagged."""
+    """Declared: the answer continues to its budget, and no end id is flagged."""
     if not rig.capabilities.supports_ignore_eos:
         refuses(rig, "F7", "ignore_eos", True)
         return

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from pocketllm.errors import UnsupportedFeatureError
+from pocketllm.fields.policy import IN_FORCE, NEEDS
 from pocketllm.llm import LLM
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.testing.case import case
@@ -15,23 +16,10 @@ from pocketllm.testing.rig import SETTLE_S, Rig, engine_args
 from pocketllm.testing.rules import broken
 from pocketllm.types import TokenFlag
 
-# Capability, the request value that needs it, and what to ask for.
+# Capability, the sampling value that needs it, and what to ask for.
 UNDECLARED: tuple[tuple[str, str, Any], ...] = (
-    ("per_request_sampling", "temperature", 0.875),
-    ("per_request_sampling", "top_p", 0.875),
-    ("per_request_sampling", "seed", 123456),
-    ("per_request_top_k", "top_k", 7),
-    ("supports_min_p", "min_p", 0.5),
-    ("supports_penalties", "repetition_penalty", 1.5),
-    ("supports_penalties", "frequency_penalty", 0.5),
-    ("supports_penalties", "presence_penalty", 0.5),
-    ("supports_logit_bias", "logit_bias", {3: 5.0}),
-    ("supports_min_tokens", "min_tokens", 2),
-    ("supports_ignore_eos", "ignore_eos", True),
-    ("supports_stop_token_ids", "stop_token_ids", (3,)),
-    ("supports_logprobs", "logprobs", True),
-    ("supports_prompt_logprobs", "prompt_logprobs", True),
-    ("supports_structured_outputs", "response_format", {"type": "json_object"}),
+    *((row.capability, row.field, row.example) for row in IN_FORCE),
+    *((need.capability, need.field, need.example) for need in NEEDS if need.field in SamplingParams.__struct_fields__),
 )
 
 

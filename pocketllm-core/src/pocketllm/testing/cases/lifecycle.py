@@ -124,7 +124,7 @@ def draining_does_not_wait(rig: Rig) -> None:
 
 @case("H3")
 def the_descriptor_is_quiet_while_nothing_waits(rig: Rig) -> None:
-    """A descriptor that stays readable behind a drain would keep core awake for ever."""
+    """A descriptor that stays readable behind a drain would keep core awake without end."""
     rig.ask(max_tokens=2)
     give_up_at = time.monotonic() + SETTLE_S
     num_quiet = 0  # in a row: the recorder's drain may clear it for an instant

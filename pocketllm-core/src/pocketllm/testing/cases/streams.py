@@ -1,4 +1,4 @@
-"""How a stream begins, goes on and ends. Most of it is judged by ``check_stream`` after every case."""
+"""How a stream begins, continues and ends. Most of it is judged by ``check_stream`` after every case."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def every_request_ends_once(rig: Rig) -> None:
 
 @case("S2")
 def nothing_follows_the_end(rig: Rig) -> None:
-    """Streams that end at their limit while others go on: the engine has many steps to post too much."""
+    """Streams that end at their limit while others continue: the engine has many steps to post too much."""
     short = [rig.send(rig.request(rig.prompt(index), max_tokens=2)) for index in range(3)]
     longer = rig.send(rig.request(rig.prompt(4), max_tokens=16))
     for sent in (*short, longer):

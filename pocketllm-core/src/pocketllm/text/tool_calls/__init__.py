@@ -9,14 +9,13 @@ from collections.abc import Iterable
 
 from pocketllm.text.tool_calls.base import (
     CallDelta,
-    JoinedCall,
+    EnforcedSyntax,
     ParsedCall,
     ParsedCalls,
     ToolCallStream,
     ToolCallSyntax,
     ToolDelta,
     Tools,
-    join_calls,
     new_call_id,
 )
 from pocketllm.text.tool_calls.deepseek_dsml import DeepSeekDsml
@@ -50,8 +49,8 @@ __all__ = [
     "BUILT_IN",
     "CallDelta",
     "DeepSeekDsml",
+    "EnforcedSyntax",
     "HermesJson",
-    "JoinedCall",
     "Llama3Json",
     "ParsedCall",
     "ParsedCalls",
@@ -60,7 +59,6 @@ __all__ = [
     "ToolCallSyntax",
     "ToolDelta",
     "Tools",
-    "join_calls",
     "new_call_id",
     "recognise",
 ]

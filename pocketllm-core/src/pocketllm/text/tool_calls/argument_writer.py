@@ -9,7 +9,7 @@ from pocketllm.text.tool_calls.typing_rules import json_string
 
 
 class ArgumentWriter:
-    """Arguments of one call, for syntaxes that write each value by itself. Passes pieces on to ``sink``."""
+    """Arguments of one call, for syntaxes that write each value on its own. Passes pieces on to ``sink``."""
 
     def __init__(self, sink: CallSink) -> None:
         self._sink = sink

@@ -7,10 +7,12 @@ A syntax has two parsers. :meth:`ToolCallSyntax.parse` reads a whole completion;
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
+
+from pocketllm.types import Constraint
 
 Tools = Sequence[Mapping[str, Any]] | None
 """OpenAI's ``tools``: complete ``{"type": "function", "function": {...}}`` objects. None and empty mean none."""
@@ -46,32 +48,10 @@ class CallDelta(msgspec.Struct, frozen=True):
 
 
 class ToolDelta(msgspec.Struct, frozen=True):
-    """What one piece of text added to the content and to the calls, each of which is added up by itself."""
+    """What one piece of text added to the content and to the calls, each of which is added up on its own."""
 
     content: str = ""
     calls: tuple[CallDelta, ...] = ()
-
-
-class JoinedCall(msgspec.Struct, frozen=True):
-    """All deltas of one call."""
-
-    index: int
-    id: str
-    name: str
-    arguments: str
-
-
-def join_calls(deltas: Iterable[CallDelta]) -> tuple[JoinedCall, ...]:
-    """Add up deltas, in order of their index."""
-    heads: dict[int, CallDelta] = {}
-    pieces: dict[int, list[str]] = {}
-    for delta in deltas:
-        if delta.name is not None:
-            heads[delta.index] = delta
-        pieces.setdefault(delta.index, []).append(delta.arguments_delta)
-    return tuple(
-        JoinedCall(index, head.id or "", head.name or "", "".join(pieces[index])) for index, head in heads.items()
-    )
 
 
 def new_call_id() -> str:
@@ -127,4 +107,28 @@ class ToolCallSyntax(Protocol):
                 :meth:`parse`. True: the name and then the arguments as they come; where the completion turns out
                 malformed, what was returned stays, and the text from the fault on is content.
             new_id: makes the id of each call that is returned, in order.
+        """
+
+
+@runtime_checkable
+class EnforcedSyntax(ToolCallSyntax, Protocol):
+    """A syntax that brings the grammar of its calls, so that ``tool_choice`` and strict tools can be enforced.
+
+    Optional for a plugin. Core's own syntaxes have their grammars in :mod:`pocketllm.structured.tool_call_grammars`.
+    """
+
+    def call_constraint(
+        self, tools: Sequence[Mapping[str, Any]], *, mode: str, name: str | None, parallel: bool
+    ) -> Constraint:
+        """The constraint that holds a completion to calls which :meth:`ToolCallSyntax.parse` reads.
+
+        Args:
+            tools: not empty.
+            mode: "auto": text without a call, or text and then calls; "required": at least one call and nothing else;
+                "named": one call of the tool ``name`` and nothing else.
+            name: the tool, for mode "named".
+            parallel: more than one call may be made.
+
+        Raises:
+            ConfigurationError: a tool's schema cannot be enforced; ``param`` is "tools".
         """

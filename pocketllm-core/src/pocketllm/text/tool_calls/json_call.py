@@ -149,7 +149,7 @@ def _new_role(key: object, seen: dict[str, Any]) -> str:
 
 def _checked_name(name: object, accepts: Callable[[str], bool]) -> str:
     if not isinstance(name, str) or not name or not accepts(name):
-        raise Malformed("the name is no function's")
+        raise Malformed("the name is not a function's")
     return name
 
 
@@ -169,7 +169,7 @@ def _arguments(value: object, raw: str) -> str:
         except ValueError:
             raise Malformed("the arguments are a string without a JSON object in it") from None
     if not isinstance(value, dict):
-        raise Malformed("the arguments are no JSON object")
+        raise Malformed("the arguments are not a JSON object")
     return raw
 
 
@@ -189,7 +189,7 @@ def _after_space(text: str, position: int) -> int:
 
 
 def _behind(mark: str, text: str, position: int) -> int:
-    """Where the text goes on behind white space, the mark, and white space."""
+    """Where the text continues behind white space, the mark, and white space."""
     position = _after_space(text, position)
     if not text.startswith(mark, position):
         raise Malformed(f"expected {mark}")

@@ -67,7 +67,7 @@ class TextScanner:
         return mark
 
     def peek(self, *marks: str) -> Reading[str | None]:
-        """Which of ``marks`` comes next, or None if the text goes on otherwise. Consumes nothing."""
+        """Which of ``marks`` comes next, or None if the text continues with something else. Consumes nothing."""
         longest = max(map(len, marks))
         while True:
             ahead = self._text[self._position : self._position + longest]
