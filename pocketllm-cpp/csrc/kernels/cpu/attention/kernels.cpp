@@ -149,7 +149,7 @@ struct AttentionInner {
     }
   }
 
-  // Scores of one row become weights; its largest score, sums and factor move on.
+  // Turns the scores of one row into weights, and updates its largest score, its sums and its factor.
   template <bool kScaled>
   static void weigh(const AttentionTile& tile, const Span& span, std::int64_t row, const AttentionState& state,
                     const Scratch& scratch) noexcept {
@@ -187,7 +187,7 @@ struct AttentionInner {
       if (b < span.first_block || b >= span.end_block) continue;
       V weight = row_weights[b];
       if constexpr (kScaled) {
-        // Scales of positions that the row does not see may be anything.
+        // The scales of positions that the row does not see are undefined.
         weight = weight * V::load(value_scales(tile, span.blocks[b]));
         const bool whole = from <= b * kBlockSize && to >= (b + 1) * kBlockSize;
         if (!whole) weight = V::select(V::range(from - b * kBlockSize, to - b * kBlockSize), weight, V::zero());

@@ -30,7 +30,7 @@ void split_nibbles(const std::uint8_t* data, int count, std::uint8_t* codes) {
 }
 
 // Q4_K's and Q5_K's twelve bytes: eight 6-bit scales and eight 6-bit mins.
-void read_six_bit_scales(const std::uint8_t* data, Block& block) {
+void read_six_bit_scales(const std::uint8_t* data, WeightBlock& block) {
   for (int j = 0; j < 4; ++j) {
     block.scales[j] = static_cast<std::int8_t>(data[j] & 63);
     block.mins[j] = static_cast<std::int8_t>(data[j + 4] & 63);
@@ -48,7 +48,7 @@ void read_two_bits(const std::uint8_t* data, std::uint8_t* codes) {
   }
 }
 
-void read_q2_k(const std::uint8_t* data, Block& block) {
+void read_q2_k(const std::uint8_t* data, WeightBlock& block) {
   for (int g = 0; g < 16; ++g) {
     block.scales[g] = static_cast<std::int8_t>(data[g] & 15);
     block.mins[g] = static_cast<std::int8_t>(data[g] >> 4);
@@ -58,7 +58,7 @@ void read_q2_k(const std::uint8_t* data, Block& block) {
   block.m = negated(read_u16(data + 82));
 }
 
-void read_q3_k(const std::uint8_t* data, Block& block) {
+void read_q3_k(const std::uint8_t* data, WeightBlock& block) {
   read_two_bits(data + 32, block.codes);
   for (int run = 0; run < 8; ++run) {
     for (int i = 0; i < 32; ++i) {
@@ -75,14 +75,14 @@ void read_q3_k(const std::uint8_t* data, Block& block) {
   block.d = read_u16(data + 108);
 }
 
-void read_q4_k(const std::uint8_t* data, Block& block) {
+void read_q4_k(const std::uint8_t* data, WeightBlock& block) {
   block.d = read_u16(data);
   block.m = negated(read_u16(data + 2));
   read_six_bit_scales(data + 4, block);
   for (int run = 0; run < 4; ++run) split_nibbles(data + 16 + run * 32, 32, block.codes + run * 64);
 }
 
-void read_q5_k(const std::uint8_t* data, Block& block) {
+void read_q5_k(const std::uint8_t* data, WeightBlock& block) {
   block.d = read_u16(data);
   block.m = negated(read_u16(data + 2));
   read_six_bit_scales(data + 4, block);
@@ -95,7 +95,7 @@ void read_q5_k(const std::uint8_t* data, Block& block) {
   }
 }
 
-void read_q6_k(const std::uint8_t* data, Block& block) {
+void read_q6_k(const std::uint8_t* data, WeightBlock& block) {
   for (int half = 0; half < 2; ++half) {
     std::uint8_t* codes = block.codes + half * 128;
     split_nibbles(data + half * 64, 64, codes);
@@ -111,7 +111,7 @@ void read_q6_k(const std::uint8_t* data, Block& block) {
   block.d = read_u16(data + 208);
 }
 
-void read_iq4_xs(const std::uint8_t* data, Block& block) {
+void read_iq4_xs(const std::uint8_t* data, WeightBlock& block) {
   block.d = read_u16(data);
   const std::uint16_t high = read_u16(data + 2);
   for (int g = 0; g < 8; ++g) {
@@ -127,7 +127,7 @@ std::uint16_t halved_e8m0(std::uint8_t exponent) {
   return static_cast<std::uint16_t>((exponent - 1u) << 7);
 }
 
-void read_small_block(DType dtype, const std::uint8_t* data, Block& block) {
+void read_small_block(DType dtype, const std::uint8_t* data, WeightBlock& block) {
   const SmallBlockLayout layout = small_block_layout(dtype);
   block.d = small_block_scale(dtype, reinterpret_cast<const std::byte*>(data));
   if (layout.m >= 0) block.m = read_u16(data + layout.m);
@@ -150,7 +150,7 @@ float level(const PackedForm& form, std::uint8_t code) {
   }
 }
 
-void dequantize_block(const PackedForm& form, const Block& block, int num_elements, float* out) {
+void dequantize_block(const PackedForm& form, const WeightBlock& block, int num_elements, float* out) {
   const bool super = form.scales == ScaleKind::kSuper;
   const float d = form.scales == ScaleKind::kBFloat ? bfloat_to_float(block.d) : half_to_float(block.d);
   const float m = form.has_min ? half_to_float(block.m) : 0.0f;
@@ -182,7 +182,7 @@ std::uint16_t small_block_scale(DType dtype, const std::byte* data) noexcept {
   return dtype == DType::kMXFP4 ? halved_e8m0(bytes[0]) : read_u16(bytes);
 }
 
-void read_block(DType dtype, const std::byte* bytes, Block& block) noexcept {
+void read_block(DType dtype, const std::byte* bytes, WeightBlock& block) noexcept {
   const auto* data = reinterpret_cast<const std::uint8_t*>(bytes);
   switch (dtype) {
     case DType::kQ2_K: return read_q2_k(data, block);
@@ -216,7 +216,7 @@ void dequantize_row(DType dtype, const std::byte* data, std::int64_t num_element
     throw Error(ErrorKind::kUnsupportedFeature,
                 "dtype " + std::string(type.name) + " is not a type of weights; convert the tensor to one that is");
   }
-  Block block;
+  WeightBlock block;
   for (std::int64_t first = 0; first < num_elements; first += type.block_elements) {
     read_block(dtype, data, block);
     dequantize_block(form, block, type.block_elements, out + first);

@@ -10,7 +10,7 @@ namespace pocket {
 
 // One block, taken apart: value of element i = d * scales[g] * (level(code) - offset) + m * mins[g], where g is the
 // element's group, and scales and mins are 1 in formats without super-blocks (packed_form.h has offsets and groups).
-struct Block {
+struct WeightBlock {
   std::uint8_t codes[256];  // block_elements of them, in the order of elements
   std::uint16_t d;          // fp16 bits; bf16 bits for MXFP4
   std::uint16_t m;          // fp16 bits, sign already as added
@@ -31,6 +31,6 @@ SmallBlockLayout small_block_layout(DType dtype) noexcept;
 std::uint16_t small_block_scale(DType dtype, const std::byte* data) noexcept;
 
 // Takes the block at `data` apart. `dtype` must be a block type.
-void read_block(DType dtype, const std::byte* data, Block& block) noexcept;
+void read_block(DType dtype, const std::byte* data, WeightBlock& block) noexcept;
 
 }  // namespace pocket

@@ -97,7 +97,7 @@ struct FloatProduct {
 };
 
 struct LinearKernels {
-  // What the byte product subtracts of every wide code by itself (0 or 128): the accumulator must not do it again.
+  // What the byte product already subtracts from every wide code (0 or 128): the accumulators leave it out.
   int wide_offset;
   // Rows of num_columns floats to codes, scales per 32 and sums of codes per 16, over whole units.
   void (*quantise_row)(const float* x, std::int64_t num_columns, std::int8_t* codes, float* scales,

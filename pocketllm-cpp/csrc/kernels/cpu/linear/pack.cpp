@@ -116,7 +116,7 @@ void pack_super_blocks(DType dtype, const PackedForm& form, StripRows rows, std:
                        std::uint8_t* out) {
   const int block_bytes = info(dtype).block_bytes;
   const int num_groups = form.unit_groups();
-  Block blocks[kStripRows] = {};
+  WeightBlock blocks[kStripRows] = {};
   const std::uint8_t* codes[kStripRows];
   for (std::int64_t index = 0; index * 256 < num_columns; ++index) {
     for (int row = 0; row < kStripRows; ++row) {

@@ -8,7 +8,7 @@
 namespace pocket {
 
 struct SamplingKernels {
-  // Of those that are not NaN; -inf when there is none.
+  // The largest that is not NaN; -inf when all are NaN.
   float (*largest)(const float* logits, std::int64_t count);
   // The first that is at least `threshold`, or count.
   std::int64_t (*find_at_least)(const float* logits, std::int64_t count, float threshold);

@@ -1,4 +1,4 @@
-// Vectors of sixteen lanes in plain C++: what the types of every instruction set do, and what runs where there is none.
+// Vectors of sixteen lanes in plain C++: what the types of every instruction set do, and what every CPU runs.
 //
 // A set's header has the same four types, so that an operation is written once, as a template over Floats, and gives the
 // same bits on every set that fuses products. Each set has a namespace of its own: an inline function that is compiled
