@@ -148,6 +148,22 @@ def test_capabilities_say_what_was_opened(tiny_path: Path) -> None:
     assert not capabilities.supports_structured_outputs
 
 
+@pytest.mark.parametrize(
+    "options, args, expected",
+    [
+        ({}, {}, (512, 128)),
+        ({}, {"prefill_chunk_tokens": 64}, (64, 0)),
+        ({"max_step_tokens": 300}, {}, (512, 0)),
+    ],
+)
+def test_a_budget_that_was_asked_for_holds_beside_decodes_too(
+    tiny_path: Path, options: dict[str, Any], args: dict[str, Any], expected: tuple[int, int]
+) -> None:
+    with opened(tiny_path, options, **args) as driver:
+        details = driver.engine.pocketllm_capabilities().details
+    assert (details["prefill_chunk_tokens"], details["prefill_tokens_beside_decodes"]) == expected
+
+
 def test_rows_past_the_tokenizer_are_not_generated(tmp_path: Path) -> None:
     from pocketllm.testing.toy_checkpoint import vocabulary, write_toy_checkpoint
 

@@ -20,7 +20,7 @@ BLOCK = 4
 
 
 def make(num_blocks: int = 64, **settings: Any) -> Scheduler:
-    defaults = {"max_num_sequences": 4, "max_step_tokens": 64, "chunk_tokens": 32}
+    defaults = {"max_num_sequences": 4, "prefill_token_budget": 64, "chunk_tokens": 32}
     return Scheduler(BlockPool(num_blocks, BLOCK), **{**defaults, **settings})
 
 
@@ -83,7 +83,7 @@ def test_a_prompt_longer_than_a_chunk_takes_several_steps() -> None:
 
 
 def test_decoding_goes_on_while_a_long_prompt_is_computed() -> None:
-    scheduler = make(max_step_tokens=33, chunk_tokens=32)
+    scheduler = make(prefill_token_budget=32)
     short, long = request(4), request(200)
     scheduler.add(short)
     advance(scheduler, scheduler.schedule())
@@ -93,7 +93,7 @@ def test_decoding_goes_on_while_a_long_prompt_is_computed() -> None:
         plan = scheduler.schedule()
         assert plan.decodes == short
         assert [chunk.sequence for chunk in plan.chunks] == long
-        assert plan.num_tokens <= scheduler.max_step_tokens
+        assert plan.num_tokens <= 33
         advance(scheduler, plan)
         steps += 1
     assert steps == 7
@@ -219,8 +219,8 @@ def test_fixed_chunks_are_cut_at_multiples_whatever_else_runs() -> None:
             advance(scheduler, plan)
         return found
 
-    alone = lengths(make(chunk_tokens=16, max_step_tokens=20, fixed_chunks=True), request(45)[0])
-    busy = make(chunk_tokens=16, max_step_tokens=20, fixed_chunks=True)
+    alone = lengths(make(chunk_tokens=16, prefill_token_budget=20, fixed_chunks=True), request(45)[0])
+    busy = make(chunk_tokens=16, prefill_token_budget=20, fixed_chunks=True)
     for _ in range(3):
         busy.add(request(9, max_tokens=50))
     advance(busy, busy.schedule())
@@ -235,7 +235,7 @@ def test_any_workload_ends_with_every_block_free(seed: int, fixed: bool) -> None
     scheduler = make(
         num_blocks=num_blocks,
         max_num_sequences=rng.randint(1, 5),
-        max_step_tokens=rng.randint(1, 24),
+        prefill_token_budget=rng.randint(1, 24),
         chunk_tokens=rng.randint(1, 16),
         fixed_chunks=fixed,
     )
@@ -269,7 +269,7 @@ def test_any_workload_ends_with_every_block_free(seed: int, fixed: bool) -> None
 
 def test_a_preempted_choice_with_tokens_of_its_own_follows_nobody() -> None:
     """A leader's prompt is not where such a choice goes on: it has to compute its own tokens again too."""
-    scheduler = make(chunk_tokens=4, max_step_tokens=16)
+    scheduler = make(chunk_tokens=4, prefill_token_budget=16)
     leader, preempted = request(8, n=2)
     scheduler.add([leader])
     advance(scheduler, scheduler.schedule())

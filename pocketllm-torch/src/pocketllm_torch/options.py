@@ -24,7 +24,7 @@ OPTION_SPECS = (
     OptionSpec(
         name="max_step_tokens",
         type="int",
-        doc="Tokens one step may compute; default: prefill_chunk_tokens.",
+        doc="Prompt tokens that one step may compute, of all prompts together; default: prefill_chunk_tokens.",
     ),
     OptionSpec(
         name="deterministic",

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 _DEFAULT_CHUNK_TOKENS = {"cpu": 512, "cuda": 2048}
+# What prompts get of a step in which others decode, where no budget was asked for: those wait for it. A GPU computes a
+# whole chunk in the time in which it reads the weights.
+_DEFAULT_TOKENS_BESIDE_DECODES = {"cpu": 128, "cuda": 0}
 _DEFAULT_BATCH_SIZE = {"cpu": 16, "cuda": 64}
 
 
@@ -86,10 +89,13 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
         device=device,
     )
     chunk_tokens = args.prefill_chunk_tokens or _DEFAULT_CHUNK_TOKENS[device.type]
+    budget_asked_for = options.max_step_tokens is not None or bool(args.prefill_chunk_tokens)
+    beside_decodes = 0 if budget_asked_for else _DEFAULT_TOKENS_BESIDE_DECODES[device.type]
     scheduler = Scheduler(
         BlockPool(num_blocks, options.block_size),
         max_num_sequences=batch_size,
-        max_step_tokens=options.max_step_tokens or chunk_tokens,
+        prefill_token_budget=options.max_step_tokens or chunk_tokens,
+        prefill_tokens_beside_decodes=beside_decodes,
         chunk_tokens=chunk_tokens,
         fixed_chunks=options.deterministic,
     )
@@ -121,6 +127,7 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
             "kv_cache_bytes": num_blocks * block_bytes,
             "block_size": options.block_size,
             "prefill_chunk_tokens": chunk_tokens,
+            "prefill_tokens_beside_decodes": beside_decodes,
         },
     )
     return TorchEngine(

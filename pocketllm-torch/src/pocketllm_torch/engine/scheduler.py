@@ -1,9 +1,12 @@
-"""Which tokens the next step computes: continuous batching, admission by blocks, chunked prefill, preemption.
+"""Which tokens the next step computes: continuous batching, admission by blocks, prompts in chunks, preemption.
 
-A step decodes one token of every running sequence that has one to decode, and spends what is left of its token budget
-on prompts, oldest first. Decoding therefore never waits for somebody else's long prompt, and a prompt advances in every
-step that has budget. When the cache runs out of blocks, the sequence that ranks last gives its blocks back and waits;
-its tokens are recomputed when it is admitted again.
+A step decodes one token of every running sequence that has one to decode, and computes prompt tokens within a budget of
+their own, best rank first. Decoding therefore never waits for somebody else's long prompt, and prompts advance in every
+step. When the cache runs out of blocks, the sequence that ranks last gives its own back and waits; its tokens are
+computed again when it is admitted again.
+
+The policy is that of both engines: tests/scheduling/README.md tells it, and a table of steps beside it is run against
+this class.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ from pocketllm_torch.engine.block_pool import BlockPool
 from pocketllm_torch.engine.plan import Chunk, StepPlan
 from pocketllm_torch.engine.sequence import Phase, Sequence
 
-# Tokens of a step that are kept for prompts, and the fewest that a second prompt of a step is given.
-_LEAST_ROOM = 16
+# The fewest tokens that a second prompt of a step is given: the end of a budget is no use to a long one.
 _SMALLEST_CHUNK = 64
+# Rows of prompt log probabilities per step: [rows, vocab] floats are the largest tensors there are.
+_MAX_PROMPT_LOGPROB_ROWS = 64
+_UNLIMITED = 1 << 60
 
 
 class Scheduler:
@@ -27,8 +32,9 @@ class Scheduler:
     Args:
         pool: the cache's blocks.
         max_num_sequences: sequences that may run together.
-        max_step_tokens: tokens one step may compute.
-        chunk_tokens: the longest chunk of one prompt in one step.
+        prefill_token_budget: prompt tokens that one step may compute; 0: whole prompts.
+        prefill_tokens_beside_decodes: the same for steps in which sequences decode; 0: as many as the budget.
+        chunk_tokens: the longest chunk of one prompt in one step; 0: as long as the budget.
         fixed_chunks: cut prompts at multiples of ``chunk_tokens``, whatever else is scheduled, and replay generated
             tokens one by one, as they were first computed. For bit-identical results under any load.
 
@@ -40,15 +46,17 @@ class Scheduler:
         pool: BlockPool,
         *,
         max_num_sequences: int,
-        max_step_tokens: int,
-        chunk_tokens: int,
+        prefill_token_budget: int,
+        prefill_tokens_beside_decodes: int = 0,
+        chunk_tokens: int = 0,
         fixed_chunks: bool = False,
     ) -> None:
+        if fixed_chunks and not chunk_tokens:
+            raise ValueError("fixed_chunks needs the length of a chunk")
         self.pool = pool
         self.max_num_sequences = max_num_sequences
-        # A full house of decodes must leave room for prompts, or newcomers would wait for somebody to end.
-        room = chunk_tokens if fixed_chunks else min(chunk_tokens, _LEAST_ROOM)
-        self.max_step_tokens = max(max_step_tokens, max_num_sequences + room)
+        self.prefill_token_budget = prefill_token_budget
+        self.prefill_tokens_beside_decodes = prefill_tokens_beside_decodes
         self.chunk_tokens = chunk_tokens
         self.fixed_chunks = fixed_chunks
         self.waiting: list[Sequence] = []
@@ -82,7 +90,7 @@ class Scheduler:
                 plan.decodes.append(sequence)
         if drafts:
             plan.drafts = self._fitting(drafts, plan.decodes)
-        budget = self.max_step_tokens - plan.num_tokens
+        budget = self._budget(beside_decodes=bool(plan.decodes))
         for sequence in self.running:
             if not sequence.is_decoding:
                 budget = self._add_chunk(plan, sequence, budget)
@@ -191,10 +199,9 @@ class Scheduler:
 
     def _fitting(self, drafts: Mapping[int, list[int]], decodes: list[Sequence]) -> dict[int, list[int]]:
         """What of the proposals fits in the step, in the free blocks and in each sequence's number of tokens."""
-        budget = self.max_step_tokens - len(decodes)
         fitting: dict[int, list[int]] = {}
         for sequence in decodes:
-            length = min(len(drafts.get(sequence.handle, ())), sequence.max_tokens - sequence.num_generated - 1, budget)
+            length = min(len(drafts.get(sequence.handle, ())), sequence.max_tokens - sequence.num_generated - 1)
             if length < 1:
                 continue
             # One block per running sequence stays free: a proposal is not worth a preemption in the next step.
@@ -206,7 +213,6 @@ class Scheduler:
             missing = self.pool.blocks_for(sequence.num_computed + 1 + length) - len(sequence.blocks)
             sequence.blocks += self.pool.allocate(max(0, missing))
             fitting[sequence.handle] = drafts[sequence.handle][:length]
-            budget -= length
         return fitting
 
     def _preempt(self, sequence: Sequence) -> None:
@@ -237,7 +243,7 @@ class Scheduler:
             # One spare block per running sequence keeps the newcomer from being thrown out at once.
             if needed + len(self.running) > self.pool.num_free and self.running:
                 return
-            if self.fixed_chunks and plan and self._chunk_length(sequence) > budget:
+            if self.fixed_chunks and plan.chunks and self._fixed_length(sequence) > budget:
                 return
             self.waiting.pop(position)
             sequence.blocks = self.pool.allocate(needed)
@@ -253,27 +259,44 @@ class Scheduler:
             return False
         return leader.phase is not Phase.DONE and leader.num_generated == 0
 
-    def _chunk_length(self, sequence: Sequence) -> int:
+    def _budget(self, *, beside_decodes: bool) -> int:
+        budget = self.prefill_token_budget or _UNLIMITED
+        if beside_decodes and self.prefill_tokens_beside_decodes:
+            return min(budget, self.prefill_tokens_beside_decodes)
+        return budget
+
+    def _fixed_length(self, sequence: Sequence) -> int:
+        """The next chunk's length where chunks are fixed: to the next multiple, or one token that was generated."""
         start = sequence.num_computed
-        if not self.fixed_chunks:
-            return min(len(sequence.tokens) - start, self.chunk_tokens)
         if start >= sequence.num_prompt_tokens:
             return 1
         end = (start // self.chunk_tokens + 1) * self.chunk_tokens
         return min(end, sequence.num_prompt_tokens) - start
 
+    def _length(self, plan: StepPlan, sequence: Sequence, budget: int) -> int:
+        """How many of its tokens a sequence may compute in this step; 0: none."""
+        if self.fixed_chunks:
+            length = self._fixed_length(sequence)
+            return 0 if plan.chunks and length > budget else length
+        num_left = len(sequence.tokens) - sequence.num_computed
+        length = min(num_left, self.chunk_tokens or num_left)
+        if _reports_logprobs(sequence):
+            if any(_reports_logprobs(chunk.sequence) for chunk in plan.chunks):
+                return 0
+            length = min(length, _MAX_PROMPT_LOGPROB_ROWS)
+        if plan.chunks and length > budget and budget < min(_SMALLEST_CHUNK, num_left):
+            return 0
+        return min(length, budget)
+
     def _add_chunk(self, plan: StepPlan, sequence: Sequence, budget: int) -> int:
         """Append the sequence's next chunk if the budget allows; returns what is left of it."""
-        length = self._chunk_length(sequence)
-        if self.fixed_chunks:
-            if length > budget and plan:
-                return budget
-        else:
-            length = min(length, budget)
-            # The end of a budget is no use to a long prompt: it would pay for a chunk and get a few tokens.
-            if plan.chunks and length < min(_SMALLEST_CHUNK, len(sequence.tokens) - sequence.num_computed):
-                return budget
+        length = self._length(plan, sequence, budget)
         if length < 1:
             return budget
         plan.chunks.append(Chunk(sequence, sequence.num_computed, length))
         return max(0, budget - length)
+
+
+def _reports_logprobs(sequence: Sequence) -> bool:
+    """Whether the next rows are those of a prompt whose log probabilities are wanted."""
+    return sequence.wants_prompt_logprobs and sequence.num_computed < sequence.num_prompt_tokens
