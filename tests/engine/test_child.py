@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from pocketllm.engine.extensions import EngineHooks
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import ConfigurationError, EngineError
 from pocketllm.host.engine_host import EngineHost
+from pocketllm.host.extensions import EngineHooks
 from pocketllm.host.state import HostLimits, HostState
 from pocketllm.llm import LLM
 from pocketllm.plugins.registry import Registry

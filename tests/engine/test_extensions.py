@@ -242,7 +242,7 @@ class TestOtherHooks:
 
 
 def test_blame_goes_to_the_plugin_and_not_to_core() -> None:
-    from pocketllm.engine.extensions import _owners
+    from pocketllm.host.extensions import _owners
 
     owners = _owners([("clumsy", Clumsy("before")), ("module", sys.modules["json"])])
     assert owners["json"] == "module"

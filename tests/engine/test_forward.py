@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pocketllm.async_llm import AsyncLLM, AsyncStream
+from pocketllm.async_llm import AsyncLLM
+from pocketllm.async_stream import AsyncStream
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import SlowReaderError
 from pocketllm.sampling_params import SamplingParams

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from pocketllm.async_llm import Take
+from pocketllm.async_stream import Take
 from pocketllm.errors import (
     BackendUnavailableError,
     DuplicateRequestError,

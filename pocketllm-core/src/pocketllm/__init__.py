@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "AsyncLLM": "async_llm",
-    "AsyncStream": "async_llm",
+    "AsyncStream": "async_stream",
     "BackendInfo": "types",
     "BackendUnavailableError": "errors",
     "Capabilities": "types",
@@ -58,7 +58,7 @@ def __dir__() -> list[str]:
 
 if TYPE_CHECKING:
     from pocketllm.async_llm import AsyncLLM as AsyncLLM
-    from pocketllm.async_llm import AsyncStream as AsyncStream
+    from pocketllm.async_stream import AsyncStream as AsyncStream
     from pocketllm.engine.iterator_engine import IteratorEngine as IteratorEngine
     from pocketllm.engine_args import EngineArgs as EngineArgs
     from pocketllm.errors import BackendUnavailableError as BackendUnavailableError

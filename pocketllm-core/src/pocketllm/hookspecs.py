@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-import pluggy
-
+from pocketllm.hook_markers import PROJECT_NAME as PROJECT_NAME
+from pocketllm.hook_markers import hookimpl as hookimpl
+from pocketllm.hook_markers import hookspec
 from pocketllm.types import (
     BackendInfo,
     Capabilities,
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from pocketllm.checkpoint import Checkpoint
     from pocketllm.engine.call import GenerateCall
     from pocketllm.engine_args import EngineArgs
-
-PROJECT_NAME = "pocketllm"
-hookspec = pluggy.HookspecMarker(PROJECT_NAME)
-hookimpl = pluggy.HookimplMarker(PROJECT_NAME)
 
 LoadReport = Callable[[str, float], None]
 """``report(stage, fraction)``: progress of an open, 0.0 to 1.0; callable from the opening thread at any rate."""

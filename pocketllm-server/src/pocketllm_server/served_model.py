@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from pocketllm.async_llm import Take
+from pocketllm.async_stream import Take
 from pocketllm.errors import PocketLLMError
 from pocketllm.types import (
     CancelReason,

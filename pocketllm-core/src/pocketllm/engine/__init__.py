@@ -1,1 +1,1 @@
-"""One open engine: its call, its outbox, its hooks, and the child process it may run in. Nothing here knows a host."""
+"""What engines are made of: the call they accept, the outbox they post to, and a ready-made loop over iterators."""

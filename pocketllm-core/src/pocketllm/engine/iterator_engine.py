@@ -22,7 +22,7 @@ import msgspec
 from pocketllm.engine.call import GenerateCall
 from pocketllm.engine.outbox import Outbox
 from pocketllm.errors import BackendUnavailableError
-from pocketllm.hookspecs import hookimpl
+from pocketllm.hook_markers import hookimpl
 from pocketllm.types import (
     Capabilities,
     EngineStats,

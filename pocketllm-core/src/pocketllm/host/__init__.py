@@ -1,1 +1,1 @@
-"""The home an engine lives in: opens it, admits requests, routes its events and closes it."""
+"""The home an engine lives in, in this process or in a child: opens it, admits requests, routes events, closes it."""

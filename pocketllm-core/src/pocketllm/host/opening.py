@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from pocketllm.engine.extensions import EngineHooks
 from pocketllm.errors import EngineError
 from pocketllm.hookspecs import Engine
+from pocketllm.host.extensions import EngineHooks
 from pocketllm.host.pump import Pump
 from pocketllm.host.state import HostLimits
 from pocketllm.model_sources.resolve import resolve_model
@@ -123,7 +123,7 @@ class EngineOpener:
         backend = model.selection.backend
         if self._placement != "child" and not (self._placement == "auto" and backend.info.holds_gil):
             return backend.open(args, model.checkpoint, watch.report)
-        from pocketllm.engine.child_engine import ChildEngine
+        from pocketllm.host.child_engine import ChildEngine
 
         return ChildEngine(
             args,

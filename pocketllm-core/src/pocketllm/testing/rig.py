@@ -121,7 +121,7 @@ class Rig:
         backend = self.registry.backend(self.settings.backend)
         args = backend.checked(engine_args(self.settings))
         if self.settings.placement == "child":
-            from pocketllm.engine.child_engine import ChildEngine
+            from pocketllm.host.child_engine import ChildEngine
 
             return ChildEngine(
                 args,

@@ -17,10 +17,10 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from pocketllm.engine import frames
 from pocketllm.engine.call import GenerateCall
 from pocketllm.errors import BackendUnavailableError, ConfigurationError, EngineError, error_named
 from pocketllm.hookspecs import LoadReport, hookimpl
+from pocketllm.host import frames
 from pocketllm.types import Capabilities, Command, EngineStats, StepBatch
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ class ChildEngine:
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             fcntl.fcntl(self._events_fd, fcntl.F_SETPIPE_SZ, MAX_READ_BYTES)
         inherited = (commands_read, events_write, lifeline_read)
-        program = [sys.executable, "-m", "pocketllm.engine.child_process", *(str(fd) for fd in inherited)]
+        program = [sys.executable, "-m", "pocketllm.host.child_process", *(str(fd) for fd in inherited)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
             self.process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The child process an engine may live in: ``python -m pocketllm.engine.child_process COMMANDS EVENTS LIFELINE``.
+"""The child process an engine may live in: ``python -m pocketllm.host.child_process COMMANDS EVENTS LIFELINE``.
 
 One thread serves both pipes: commands in, step batches out. The engine has its own threads.
 """
@@ -14,11 +14,11 @@ import sys
 import time
 import traceback
 
-from pocketllm.engine import frames
 from pocketllm.engine.call import GenerateCall
-from pocketllm.engine.extensions import EngineHooks
 from pocketllm.errors import EngineError, PluginError, PocketLLMError
 from pocketllm.hookspecs import Ticket
+from pocketllm.host import frames
+from pocketllm.host.extensions import EngineHooks
 from pocketllm.types import CancelReason, Command, EngineStats, Finish, FinishReason, GenerationRequest, StepBatch
 
 logger = logging.getLogger("pocketllm.engine")
