@@ -12,8 +12,9 @@ import pytest
 
 from pocketllm.checkpoint import Tokenizer, open_checkpoint
 from pocketllm.errors import EngineError
-from pocketllm.structured import TokenMatcher, compile_constraint, compiled
+from pocketllm.structured import TokenMatcher, compile_constraint
 from pocketllm.structured.c_functions import MatcherFunctions, num_held_matchers
+from pocketllm.structured.grammars import MATCHER_LIMITS
 from pocketllm.types import Constraint
 from pocketllm_cpp import constraints
 from pocketllm_cpp.constraints import ConstraintMatchers
@@ -143,7 +144,7 @@ def test_a_lexer_that_is_full_begins_again(monkeypatch: pytest.MonkeyPatch) -> N
     tokenizer = byte_level()
     constraint = Constraint("regex", "[a-z]{5}( [a-z]{3,9}){20}")
     walk_both(tokenizer, constraint, [0], 5)
-    small = {**compiled.MATCHER_LIMITS, "max_lexer_states": 60}
+    small = {**MATCHER_LIMITS, "max_lexer_states": 60}
     monkeypatch.setattr(constraints, "MATCHER_LIMITS", small)
     ((address, pointer),) = ConstraintMatchers(tokenizer).pointers(constraint, [0], 1)
     native = Table(address, pointer, tokenizer.vocab_size)

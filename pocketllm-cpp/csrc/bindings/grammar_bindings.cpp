@@ -106,11 +106,14 @@ nb::tuple matcher_pointers(std::shared_ptr<Grammar> grammar, std::vector<std::in
 }  // namespace
 
 void init_grammar(nb::module_& module) {
-  nb::class_<GrammarVocabulary>(module, "GrammarVocabulary", "A vocabulary as the grammar library indexes it.")
+  nb::class_<GrammarVocabulary>(module, "GrammarVocabulary", "A vocabulary as the grammar library indexes it. Making one takes a fraction of a second, without the interpreter's "
+                                      "lock; immutable, so any thread. Raises ConfigurationError when the library refuses it.")
       .def(nb::new_(&make_vocabulary), "functions"_a, "tokens"_a, "end_token"_a);
-  nb::class_<TagTokens>(module, "TagTokens", "What a vocabulary has to do with the tag that ends the reasoning.")
+  nb::class_<TagTokens>(module, "TagTokens", "What a vocabulary has to do with the tag that ends the reasoning: which tokens are white space, and which would go "
+                              "past the tag. Immutable, so any thread.")
       .def(nb::new_(&make_tag_tokens), "tokens"_a, "tag"_a);
-  nb::class_<Grammar>(module, "Grammar", "One compiled constraint; see csrc/structured/grammar.h.")
+  nb::class_<Grammar>(module, "Grammar", "One compiled constraint, from text in the grammar library's own format. Any thread. Raises ConfigurationError when "
+                            "the library refuses it.")
       .def(nb::new_(&make_grammar), "vocabulary"_a, "text"_a, "limits"_a)
       .def("matcher_pointers", &matcher_pointers, "stop_ids"_a, "after"_a = nb::none(), "is_begun"_a = true,
            "opening_token"_a = -1,

@@ -84,7 +84,7 @@ void make_runtime(BoundRuntime* self, const std::string& path, const std::string
     };
   }
   nb::gil_scoped_release release;
-  new (self) BoundRuntime(std::make_unique<Runtime>(open_tensor_source(path), config, options, report));
+  new (self) BoundRuntime(Runtime::open(open_tensor_source(path), config, options, report));
 }
 
 }  // namespace

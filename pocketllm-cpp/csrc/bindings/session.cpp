@@ -123,20 +123,32 @@ class BoundSession {
 
 void init_session(nb::module_& module) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
-  nb::class_<BoundSession>(module, "Session", "One sequence driven token by token; see csrc/engine/session.h.")
-      .def(nb::init<BoundRuntime&>(), "runtime"_a, nb::keep_alive<1, 2>(), Release())
-      .def("reset", &BoundSession::reset, Release())
-      .def("prefill", &BoundSession::prefill, "tokens"_a, Release())
-      .def("decode_step", &BoundSession::decode_step, "token"_a, Release())
-      .def("verify_step", &BoundSession::verify_step, "tokens"_a, Release())
-      .def("truncate", &BoundSession::truncate, "num_tokens"_a, Release())
-      .def_prop_ro("position", &BoundSession::position, Release())
-      .def_prop_ro("num_reused_tokens", &BoundSession::num_reused_tokens, Release())
-      .def_prop_ro("num_rows", &BoundSession::num_rows, Release(), "Rows of logits that the last call gave.")
-      .def("argmax", &BoundSession::argmax_of, "row"_a = -1, Release())
-      .def("top", &BoundSession::top, "count"_a, "row"_a = -1, Release(), "(id, logit) pairs, largest first.")
+  nb::class_<BoundSession>(module, "Session",
+                           "One sequence driven token by token. It may be used until something else takes its runtime; "
+                           "afterwards all methods raise ConfigurationError. Calls from several threads wait for each other, "
+                           "without the interpreter's lock. Methods that append raise ConfigurationError, and change nothing, "
+                           "for an id outside the vocabulary or a full context.")
+      .def(nb::init<BoundRuntime&>(), "runtime"_a, nb::keep_alive<1, 2>(), Release(),
+           "Takes the runtime from the session before. Raises ConfigurationError while an engine has it.")
+      .def("reset", &BoundSession::reset, Release(), "Forgets the sequence.")
+      .def("prefill", &BoundSession::prefill, "tokens"_a, Release(),
+           "Makes tokens the whole sequence; what it shares with the sequence before is not computed again. Leaves one row "
+           "of logits.")
+      .def("decode_step", &BoundSession::decode_step, "token"_a, Release(), "Appends one token. Leaves one row of logits.")
+      .def("verify_step", &BoundSession::verify_step, "tokens"_a, Release(),
+           "Appends all tokens in one pass. Leaves a row of logits for each.")
+      .def("truncate", &BoundSession::truncate, "num_tokens"_a, Release(),
+           "Takes back the newest tokens. Raises UnsupportedFeatureError for models with recurrent layers, ConfigurationError "
+           "when there are fewer.")
+      .def_prop_ro("position", &BoundSession::position, Release(), "Tokens of the sequence.")
+      .def_prop_ro("num_reused_tokens", &BoundSession::num_reused_tokens, Release(),
+                   "Tokens that the last prefill did not compute again.")
+      .def_prop_ro("num_rows", &BoundSession::num_rows, Release(), "Rows of logits that the last call left.")
+      .def("argmax", &BoundSession::argmax_of, "row"_a = -1, Release(),
+           "The id with the largest logit of a row; -1 is the last row. Of equal ones, the lowest id.")
+      .def("top", &BoundSession::top, "count"_a, "row"_a = -1, Release(), "count (id, logit) pairs of a row, largest first.")
       .def("pick", &BoundSession::pick_from, "sampling"_a, "number"_a, "row"_a = -1, Release(),
-           "One id, by temperature, top_k, top_p and min_p and a uniform number in [0, 1).")
+           "One id of a row, by temperature, top_k, top_p and min_p and a uniform number in [0, 1).")
       .def(
           "logits",
           [](BoundSession& session, std::int64_t row) {

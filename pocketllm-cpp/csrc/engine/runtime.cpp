@@ -88,7 +88,7 @@ Runtime::Sizes Runtime::plan(const ModelShape& shape, const RuntimeOptions& opti
   return sizes;
 }
 
-Runtime::Runtime(std::unique_ptr<TensorSource>&& source, const Load& load, const RuntimeOptions& options)
+Runtime::Runtime(const Load& load, const RuntimeOptions& options, std::unique_ptr<TensorSource> source)
     : source_(std::move(source)),
       threads_(thread_count(options.num_threads)),
       context_{threads_},
@@ -100,21 +100,17 @@ Runtime::Runtime(std::unique_ptr<TensorSource>&& source, const Load& load, const
   }
 }
 
-Runtime::Runtime(const Load& load, const RuntimeOptions& options)
-    : Runtime(std::unique_ptr<TensorSource>{}, load, options) {}
-
-Runtime::Runtime(std::unique_ptr<TensorSource> source, const std::string& config, const RuntimeOptions& options,
-                 const Progress& progress)
-    : Runtime(
-          // Moved from by the other constructor, after the capture.
-          std::move(source),
-          [&, &tensors = *source](Context& context) {
-            ModelOptions model = options.model;
-            // The loaded model's own limit is what it was told to prepare for.
-            check_context(options.max_model_len, read_model_config(config).max_positions);
-            if (model.max_positions == 0) model.max_positions = options.max_model_len;
-            return load_model(context, config, tensors, model, progress);
-          },
-          options) {}
+std::unique_ptr<Runtime> Runtime::open(std::unique_ptr<TensorSource> source, const std::string& config,
+                                       const RuntimeOptions& options, const Progress& progress) {
+  TensorSource& tensors = *source;
+  const auto load = [&](Context& context) {
+    ModelOptions model = options.model;
+    // The loaded model's own limit is what it was told to prepare for.
+    check_context(options.max_model_len, read_model_config(config).max_positions);
+    if (model.max_positions == 0) model.max_positions = options.max_model_len;
+    return load_model(context, config, tensors, model, progress);
+  };
+  return std::make_unique<Runtime>(load, options, std::move(source));
+}
 
 }  // namespace pocket

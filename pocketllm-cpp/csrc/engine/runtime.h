@@ -29,11 +29,12 @@ class Runtime {
   // Makes the model on the runtime's threads. It may read its source for as long as it lives.
   using Load = std::function<std::unique_ptr<Model>(Context& context)>;
 
-  // Throws Error as load_model does; kConfiguration for sizes that do not fit.
-  Runtime(std::unique_ptr<TensorSource> source, const std::string& config, const RuntimeOptions& options,
-          const Progress& progress);
-  // With a model from elsewhere.
-  Runtime(const Load& load, const RuntimeOptions& options);
+  // Loads a checkpoint. Throws Error as load_model does, and as the constructor.
+  static std::unique_ptr<Runtime> open(std::unique_ptr<TensorSource> source, const std::string& config,
+                                       const RuntimeOptions& options, const Progress& progress);
+  // `source`: what the model reads, which is freed after it; null when it reads nothing. Throws Error(kConfiguration) for
+  // sizes that do not fit.
+  Runtime(const Load& load, const RuntimeOptions& options, std::unique_ptr<TensorSource> source = nullptr);
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
@@ -55,7 +56,6 @@ class Runtime {
     KvShape kv;
   };
 
-  Runtime(std::unique_ptr<TensorSource>&& source, const Load& load, const RuntimeOptions& options);
   static Sizes plan(const ModelShape& shape, const RuntimeOptions& options);
 
   std::unique_ptr<TensorSource> source_;

@@ -166,6 +166,7 @@ class QwenBatchScheduler:
     # -- the scheduler ----------------------------------------------------------------------------------------------
 
     def engine_caps(self) -> EngineCaps:
+        """What the engine does; constant. Any thread."""
         return self._caps
 
     def max_batch_size(self) -> int:
@@ -185,6 +186,11 @@ class QwenBatchScheduler:
 
     @property
     def prefill_token_budget(self) -> int:
+        """Prompt tokens one step may compute; 0: whole prompts.
+
+        Raises:
+            BackendUnavailableError: the scheduler was stopped.
+        """
         with self._changed:
             return self._running_engine().prefill_token_budget
 

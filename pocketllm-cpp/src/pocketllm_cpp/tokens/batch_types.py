@@ -28,7 +28,13 @@ class QwenBatchSamplingParams:
 
 @dataclass(frozen=True)
 class EngineCaps:
-    """What the engine under a scheduler does. ``fixed_*`` are in force where a request cannot choose: never here."""
+    """What the engine under a scheduler does. Constant.
+
+    Attributes:
+        max_slots: sequences that may run together.
+        fixed_temperature, fixed_top_p, fixed_top_k, fixed_seed: in force where a request cannot choose, which here it
+            always can.
+    """
 
     max_slots: int
     paged_kv: bool = True
@@ -50,12 +56,13 @@ class SchedulerGenerationResult:
 
     Attributes:
         generated_tokens: every token the engine generated, in order. A stop token that ended the request is the last of
-            them: the answer is without it (:attr:`answer_tokens`).
+            them; :attr:`answer_tokens` leaves it out.
         finish_reason: "stop", "length", "cancelled" or "error".
         completion_tokens: the length of ``generated_tokens``.
         cached_tokens: of the prompt's tokens, those that were not computed again.
-        total_seconds, ttft_seconds, prefill_seconds, decode_seconds: from submission, as this process saw the events;
-            the first token belongs to the prefill. Negative: it never came to that.
+        total_seconds, ttft_seconds, prefill_seconds: from submission, as this process saw the events; the first token
+            belongs to the prefill.
+        decode_seconds: from the first token to the end. Negative, as the others, where there was none.
     """
 
     request_id: int

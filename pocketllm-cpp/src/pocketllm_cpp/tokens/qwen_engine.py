@@ -226,6 +226,7 @@ class QwenEngine(SequenceEngine):
 
     @property
     def kv_paged(self) -> bool:
+        """Whether the cache is in blocks: always."""
         return True
 
     @property
@@ -235,6 +236,7 @@ class QwenEngine(SequenceEngine):
 
     @property
     def kv_total_blocks(self) -> int:
+        """Blocks of the cache."""
         return self._runtime.num_kv_blocks
 
     @property
@@ -244,6 +246,7 @@ class QwenEngine(SequenceEngine):
 
     @property
     def kv_free_blocks(self) -> int:
+        """Blocks that the sequence does not hold."""
         return self.kv_total_blocks - self.kv_pinned_blocks
 
     @property
