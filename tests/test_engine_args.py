@@ -17,7 +17,7 @@ def args(**fields: Any) -> EngineArgs:
     return EngineArgs(**{"model": "m", **fields})
 
 
-def test_defaults() -> None:
+def test_engine_arguments_have_their_documented_defaults() -> None:
     made = EngineArgs(model="m")
     assert made.backend == made.device == made.model_format == made.kv_cache_dtype == made.placement == "auto"
     assert (made.tensor_parallel_size, made.tensor_parallel_rank, made.device_ids) == (1, 0, ())
@@ -90,7 +90,7 @@ def test_open_sets_take_any_word() -> None:
 
 
 @pytest.mark.parametrize(("given", "ids"), [("2,3", (2, 3)), ([1], (1,)), (4, (4,)), ("", ()), (None, ()), ((), ())])
-def test_device_ids_in_every_spelling(given: Any, ids: tuple[int, ...]) -> None:
+def test_device_ids_are_read_in_every_spelling(given: Any, ids: tuple[int, ...]) -> None:
     assert args(device_ids=given).device_ids == ids
 
 
@@ -109,7 +109,7 @@ def test_the_callers_options_are_copied() -> None:
     assert made.backend_options == {"num_threads": 2}
 
 
-def test_survives_msgpack() -> None:
+def test_engine_arguments_survive_msgpack() -> None:
     made = args(device_ids="2,3", backend_options={"a": [1, {"b": None}]}, max_model_len=7)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=EngineArgs) == made
 
@@ -157,10 +157,10 @@ class TestFromEnv:
             ("POCKETLLM_MAX_NUM_REQUESTS", "5", "max_num_requests", 5),
         ],
     )
-    def test_variables(self, variable: str, text: str, field: str, value: object) -> None:
+    def test_each_variable_sets_its_field(self, variable: str, text: str, field: str, value: object) -> None:
         assert getattr(EngineArgs.from_env({"CKPT_PATH": "m", variable: text}), field) == value
 
-    def test_two_variables_that_belong_together(self) -> None:
+    def test_variables_that_belong_together_are_read_together(self) -> None:
         made = EngineArgs.from_env({"CKPT_PATH": "m", "TP_WORLD": "2", "TP_RANK": "1"})
         assert (made.tensor_parallel_size, made.tensor_parallel_rank) == (2, 1)
         made = EngineArgs.from_env({"CKPT_PATH": "m", "QWEN_ATTENTION_WINDOW": "8", "QWEN_ATTENTION_SINK_TOKENS": "2"})
@@ -192,11 +192,11 @@ class TestFromEnv:
         with pytest.raises(ConfigurationError, match=f"environment variable {variable}"):
             EngineArgs.from_env({"CKPT_PATH": "m", variable: text})
 
-    def test_no_model_anywhere(self) -> None:
+    def test_without_a_model_the_environment_is_not_enough(self) -> None:
         with pytest.raises(ConfigurationError, match="No model was given"):
             EngineArgs.from_env({})
 
-    def test_reads_the_process_by_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_environment_of_the_process_is_read_by_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("POCKETLLM_MODEL", "from the process")
         assert EngineArgs.from_env().model == "from the process"
 

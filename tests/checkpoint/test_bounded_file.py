@@ -114,7 +114,7 @@ def test_missing_files_folders_and_pipes_are_refused_without_blocking(tmp_path: 
         ('{"a": [' + "0," * 3_000_001 + "0]}", "more than the 3000000 allowed"),
     ],
 )
-def test_hostile_json_is_one_error(source: str, problem: str) -> None:
+def test_hostile_json_raises_one_kind_of_error(source: str, problem: str) -> None:
     with pytest.raises(CheckpointError, match=problem) as caught:
         parse_json_object(source, where="here.json")
     assert caught.value.message.startswith("here.json")

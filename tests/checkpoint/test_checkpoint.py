@@ -37,7 +37,7 @@ def hugging_face(folder: Path, **config: object) -> Path:
 
 
 class TestLayouts:
-    def test_a_gguf_file(self, folder: Path) -> None:
+    def test_a_gguf_file_is_opened_with_its_settings(self, folder: Path) -> None:
         file = folder / "any name.gguf"
         file.write_bytes(GGUF)
         checkpoint = open_checkpoint(str(file))
@@ -53,7 +53,7 @@ class TestLayouts:
         (folder / "blob").write_bytes(GGUF)
         assert open_checkpoint(folder / "blob").format == "gguf"
 
-    def test_a_folder_with_one_gguf(self, folder: Path) -> None:
+    def test_a_folder_with_one_gguf_is_that_file(self, folder: Path) -> None:
         (folder / "m.gguf").write_bytes(GGUF)
         write_json(folder / "generation_config.json", {"eos_token_id": [3]})
         checkpoint = open_checkpoint(folder)
@@ -66,7 +66,7 @@ class TestLayouts:
         with pytest.raises(CheckpointError, match=r"several GGUF models \(a\.gguf, b\.gguf\)"):
             open_checkpoint(folder)
 
-    def test_a_hugging_face_folder(self, folder: Path) -> None:
+    def test_a_hugging_face_folder_is_opened_with_its_settings(self, folder: Path) -> None:
         checkpoint = open_checkpoint(hugging_face(folder))
         assert (checkpoint.format, checkpoint.files) == ("safetensors", (folder / "model.safetensors",))
         assert checkpoint.tensors["w"].shape == (2, 3)
@@ -79,7 +79,7 @@ class TestLayouts:
         assert open_checkpoint(folder / "other.safetensors").model_type == "llama"
         assert open_checkpoint(folder).files == (folder / "other.safetensors",)
 
-    def test_a_sharded_folder(self, folder: Path) -> None:
+    def test_a_sharded_folder_needs_an_index_that_names_every_shard(self, folder: Path) -> None:
         hugging_face(folder)
         (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
         second = safetensors_bytes({"v": entry("F32", (1,), 0, 4)}, bytes(4))

@@ -33,7 +33,7 @@ def test_the_first_source_that_names_any_wins(
     assert resolve_eos(override, generation, config, tokenizer) == expected
 
 
-def test_no_source_names_any() -> None:
+def test_without_any_source_nothing_ends_a_sequence() -> None:
     assert resolve_eos(None, {}, {}, lambda: ()) == ((), "none")
 
 

@@ -51,7 +51,7 @@ def test_an_output_head_and_biases_show_in_the_config(tmp_path: Path) -> None:
     assert (config["tie_word_embeddings"], config["attention_bias"], config["mlp_bias"]) == (False, True, True)
 
 
-def test_defaults_of_the_format(tmp_path: Path) -> None:
+def test_absent_keys_have_the_formats_defaults(tmp_path: Path) -> None:
     keys = {key: value for key, value in LLAMA_KEYS.items() if "head_count_kv" not in key and "freq_base" not in key}
     config = config_of(tmp_path, {**keys, "llama.attention.key_length": 24, "llama.vocab_size": 77})
     assert config["num_key_value_heads"] == 4

@@ -79,7 +79,7 @@ def agree(found: Mapping[str, object], config: Any, *names: str) -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_qwen2(tmp_path: Path, tied: bool) -> None:
+def test_a_qwen2_gguf_has_the_settings_that_transformers_has(tmp_path: Path, tied: bool) -> None:
     config = transformers.Qwen2Config(
         **_SIZES,
         intermediate_size=96,
@@ -92,7 +92,7 @@ def test_qwen2(tmp_path: Path, tied: bool) -> None:
     assert "sliding_window" not in found
 
 
-def test_qwen3_with_yarn(tmp_path: Path) -> None:
+def test_a_qwen3_gguf_with_yarn_has_the_settings_that_transformers_has(tmp_path: Path) -> None:
     rope = {
         "rope_type": "yarn",
         "rope_theta": 1e6,
@@ -123,7 +123,7 @@ def test_qwen3_with_yarn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("window", [16, None])
-def test_gemma3(tmp_path: Path, window: int | None) -> None:
+def test_a_gemma3_gguf_has_the_settings_that_transformers_has(tmp_path: Path, window: int | None) -> None:
     full = {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0}
     config = transformers.Gemma3TextConfig(
         **_SIZES,
@@ -192,7 +192,7 @@ def agree_on_rope(found: Mapping[str, object]) -> None:
 
 @pytest.mark.parametrize("types", [False, True])
 @pytest.mark.parametrize("mtp", [0, 1])
-def test_qwen35(tmp_path: Path, mtp: int, types: bool) -> None:
+def test_a_qwen35_gguf_has_the_settings_that_transformers_has(tmp_path: Path, mtp: int, types: bool) -> None:
     kinds = ["linear_attention", "full_attention"] * 4 if types else None
     config = transformers.Qwen3_5TextConfig(
         **_SIZES,
@@ -209,7 +209,7 @@ def test_qwen35(tmp_path: Path, mtp: int, types: bool) -> None:
     assert found.get("mtp_num_hidden_layers", 0) == mtp
 
 
-def test_qwen35moe(tmp_path: Path) -> None:
+def test_a_qwen35moe_gguf_has_the_settings_that_transformers_has(tmp_path: Path) -> None:
     config = transformers.Qwen3_5MoeTextConfig(
         **_SIZES, **_LINEAR, **_EXPERTS, head_dim=32, tie_word_embeddings=False, rope_parameters=_HYBRID_ROPE
     )

@@ -190,7 +190,7 @@ def test_deepseek_gives_its_familys_ids_for_any_text(deepseek: tuple[Tokenizer, 
         ("default", "a+b<c 12345", ["a", "+", "b", "<", "c", "Ġ", "123", "45"]),
     ],
 )
-def test_where_the_cuts_are(pre: str, text: str, pieces: list[str]) -> None:
+def test_text_is_cut_where_the_pattern_says(pre: str, text: str, pieces: list[str]) -> None:
     cut = build_pre_tokenizer(find_pre_type(pre, "m.gguf")).pre_tokenize_str(text)
     assert [piece for piece, _ in cut] == pieces
 

@@ -18,7 +18,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "model.safetensors"
 
 
-def test_an_honest_header(file: Path) -> None:
+def test_an_honest_header_is_read_with_every_type(file: Path) -> None:
     header = {
         "__metadata__": {"format": "pt"},
         "b": entry("BF16", (2, 3), 16, 28),

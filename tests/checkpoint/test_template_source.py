@@ -13,7 +13,7 @@ from tests.checkpoint.sample_files import write_json
 NAMED = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]
 
 
-def test_the_order_of_sources(tmp_path: Path) -> None:
+def test_template_sources_are_asked_in_order(tmp_path: Path) -> None:
     metadata = {"tokenizer.chat_template": "from gguf"}
     assert find_template([], {}, tools=False) is None
     assert find_template([tmp_path], metadata, tools=True) == "from gguf"

@@ -70,7 +70,7 @@ def test_gemma3_gets_what_its_releases_leave_out(release: bool) -> None:
 
 
 @pytest.mark.parametrize("wrapper", ["Qwen3_5Config", "Qwen3_5MoeConfig", "Gemma3Config"])
-def test_a_wrapper_that_transformers_wrote(tmp_path: Path, wrapper: str) -> None:
+def test_a_wrapper_that_transformers_wrote_keeps_its_text_settings(tmp_path: Path, wrapper: str) -> None:
     transformers = pytest.importorskip("transformers")
     config = getattr(transformers, wrapper)()
     config.save_pretrained(tmp_path)

@@ -71,24 +71,24 @@ def gemma(gemma3: Checkpoint) -> Tokenizer:
 
 
 @pytest.mark.parametrize("text", SMOLLM2_IDS)
-def test_smollm2_ids(smollm: Tokenizer, text: str) -> None:
+def test_smollm2_texts_become_their_known_ids_and_come_back(smollm: Tokenizer, text: str) -> None:
     assert smollm.encode(text) == SMOLLM2_IDS[text]
     assert smollm.decode(SMOLLM2_IDS[text]) == text
 
 
 @pytest.mark.parametrize("text", GEMMA3_IDS)
-def test_gemma3_ids(gemma: Tokenizer, text: str) -> None:
+def test_gemma3_texts_become_their_known_ids_and_come_back(gemma: Tokenizer, text: str) -> None:
     assert gemma.encode(text, add_bos=False) == GEMMA3_IDS[text]
     assert gemma.encode(text) == [2, *GEMMA3_IDS[text]]
     assert gemma.decode(GEMMA3_IDS[text], skip_special=False) == text
 
 
-def test_smollm2_rendered_chat(smollm: Tokenizer) -> None:
+def test_a_rendered_chat_of_smollm2_becomes_its_known_ids(smollm: Tokenizer) -> None:
     assert smollm.encode(SMOLLM2_CHAT, add_bos=False) == SMOLLM2_CHAT_IDS
     assert smollm.decode(SMOLLM2_CHAT_IDS, skip_special=False) == SMOLLM2_CHAT
 
 
-def test_smollm2_facts(smollm: Tokenizer) -> None:
+def test_smollm2s_tokenizer_tells_its_size_and_special_tokens(smollm: Tokenizer) -> None:
     assert (smollm.vocab_size, smollm.decoder_kind, smollm.add_bos) == (49152, "byte_level", False)
     assert (smollm.bos_token_id, smollm.bos_token) == (1, "<|im_start|>")
     assert (smollm.eos_token_id, smollm.eos_token) == (2, "<|im_end|>")
@@ -100,7 +100,7 @@ def test_smollm2_facts(smollm: Tokenizer) -> None:
     assert smollm.token_bytes(905) == b" world"
 
 
-def test_gemma3_facts(gemma: Tokenizer) -> None:
+def test_gemma3s_tokenizer_tells_its_size_and_special_tokens(gemma: Tokenizer) -> None:
     assert (gemma.vocab_size, gemma.decoder_kind, gemma.add_bos) == (262144, "byte_fallback", True)
     assert (gemma.bos_token, gemma.eos_token, gemma.add_space_prefix) == ("<bos>", "<eos>", False)
     assert gemma.token_text(1902) == "▁world"
@@ -152,7 +152,7 @@ def test_decoding_is_the_bytes_in_a_row(smollm2: Checkpoint, ids: list[int]) -> 
     assert tokenizer.decode(ids) == raw.decode("utf-8", errors="replace")
 
 
-def test_ids_outside_the_vocabulary(smollm: Tokenizer) -> None:
+def test_ids_outside_the_vocabulary_decode_to_nothing(smollm: Tokenizer) -> None:
     # A model with padded logits can emit them; they have no text.
     assert (smollm.token_bytes(49152), smollm.token_text(1 << 40), smollm.is_special(49152)) == (b"", "", False)
     assert smollm.decode([504, 60000]) == "The"
@@ -247,7 +247,9 @@ class TestVocabulariesThatAreWrong:
             ({"tokenizer.ggml.tokens": ["<eos>", "b", "c", "Ġ", "ab", "Ġa", "<eos>", "a"]}, "'<eos>' twice"),
         ],
     )
-    def test_byte_level(self, tmp_path: Path, changes: dict[str, object], problem: str) -> None:
+    def test_a_broken_byte_level_gguf_tokenizer_is_named(
+        self, tmp_path: Path, changes: dict[str, object], problem: str
+    ) -> None:
         with pytest.raises(CheckpointError, match=problem) as caught:
             small(tmp_path, {**BYTE_LEVEL_KEYS, **changes})
         assert "m.gguf" in caught.value.message
@@ -261,7 +263,9 @@ class TestVocabulariesThatAreWrong:
             ({"tokenizer.ggml.token_type": [6] * 264}, "'<unk>' is not of the form <0xNN>"),
         ],
     )
-    def test_sentencepiece(self, tmp_path: Path, changes: dict[str, object], problem: str) -> None:
+    def test_a_broken_sentencepiece_gguf_tokenizer_is_named(
+        self, tmp_path: Path, changes: dict[str, object], problem: str
+    ) -> None:
         with pytest.raises(CheckpointError, match=problem):
             small(tmp_path, {**SENTENCEPIECE_KEYS, **changes})
 

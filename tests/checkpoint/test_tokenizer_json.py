@@ -49,7 +49,7 @@ def sentencepiece() -> Tokenizer:
     return engine
 
 
-def test_byte_level(tmp_path: Path) -> None:
+def test_a_byte_level_tokenizer_json_encodes_and_decodes(tmp_path: Path) -> None:
     names = {"bos_token": {"content": "<bos>"}, "eos_token": "<eos>"}
     checkpoint = folder_with(tmp_path, byte_level(), names)
     tokenizer = checkpoint.tokenizer()
@@ -68,7 +68,7 @@ def test_byte_level(tmp_path: Path) -> None:
     assert checkpoint.eos_token_ids() == ((258,), "tokenizer")
 
 
-def test_sentencepiece_with_its_leading_space(tmp_path: Path) -> None:
+def test_a_sentencepiece_tokenizer_json_adds_its_leading_space(tmp_path: Path) -> None:
     tokenizer = folder_with(tmp_path, sentencepiece(), bos_token_id=1, eos_token_id=[2, 5]).tokenizer()
     assert (tokenizer.decoder_kind, tokenizer.add_space_prefix, tokenizer.add_bos) == ("byte_fallback", True, True)
     assert (tokenizer.bos_token, tokenizer.eos_token) == ("<s>", "</s>")

@@ -31,7 +31,7 @@ def published(folder: Path, name: str) -> list[tuple[str, list[int]]]:
 
 
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_published_ids(vocabulary_folder: Path, name: str) -> None:
+def test_published_vocabularies_give_their_published_ids(vocabulary_folder: Path, name: str) -> None:
     tokenizer = open_checkpoint(vocabulary_folder / f"ggml-vocab-{name}.gguf").tokenizer()
     num_compared = 0
     for text, expected in published(vocabulary_folder, name):
@@ -64,7 +64,9 @@ def test_other_vocabularies_are_refused_clearly(vocabulary_folder: Path, name: s
         ("phi-3", True, (32000, 32007)),
     ],
 )
-def test_defaults_and_ends(vocabulary_folder: Path, name: str, add_bos: bool, ends: tuple[int, ...]) -> None:
+def test_published_vocabularies_tell_their_bos_and_their_ends(
+    vocabulary_folder: Path, name: str, add_bos: bool, ends: tuple[int, ...]
+) -> None:
     checkpoint = open_checkpoint(vocabulary_folder / f"ggml-vocab-{name}.gguf")
     assert checkpoint.tokenizer().add_bos is add_bos
     assert checkpoint.eos_token_ids() == (ends, "tokenizer")

@@ -76,7 +76,9 @@ def converse(monkeypatch: pytest.MonkeyPatch, llm: FakeLLM, *typed: str, system:
     return conversation
 
 
-def test_the_conversation_grows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_turn_sends_the_conversation_so_far(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     llm = FakeLLM(["Good ", "day"], ["Fine"])
     converse(monkeypatch, llm, "Hello", "", "How are you?", system="Be kind.")
     assert [[message["content"] for message in asked] for asked in llm.asked] == [
@@ -86,7 +88,7 @@ def test_the_conversation_grows(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert capsys.readouterr().out == "Good day\nFine\n"
 
 
-def test_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_with_a_slash_are_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     llm = FakeLLM(["a"], ["b"], ["c"])
     typed = ["one", "/reset", "/system Be brief.", "two", "/system", "/help", "/dance", "three", "/exit", "four"]
     converse(monkeypatch, llm, *typed)
@@ -123,7 +125,7 @@ def test_through_a_pipe_there_are_no_prompts() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "one\ntwo \nthree\n", "")
 
 
-def test_on_a_terminal() -> None:
+def test_an_interrupt_on_a_terminal_stops_the_answer_alone() -> None:
     script = json.dumps(["tick " * 2000, "short answer"])
     options = ("--backend", "echo", "--backend-option", "delay_s=0.02", "--backend-option", f"script={script}")
     with on_a_terminal("chat", "--model", "smollm2", *options) as terminal:

@@ -37,7 +37,7 @@ def test_every_answer_is_shown(tmp_path: Path) -> None:
     assert "backend='auto' takes 'quick' and passed over 'raiser'" in done.stderr
 
 
-def test_the_report_for_a_person(tmp_path: Path) -> None:
+def test_a_person_reads_the_report_as_tables(tmp_path: Path) -> None:
     three_backends(tmp_path)
     done = pocketllm("doctor", site=tmp_path, POCKETLLM_PLUGINS="quick,raiser,refuser,smollm2")
     assert "* quick" in done.stdout
@@ -45,7 +45,7 @@ def test_the_report_for_a_person(tmp_path: Path) -> None:
     assert "POCKETLLM_PLUGINS  quick,raiser,refuser,smollm2" in done.stdout
 
 
-def test_nobody_serves_it(tmp_path: Path) -> None:
+def test_a_model_that_nobody_serves_is_an_error(tmp_path: Path) -> None:
     three_backends(tmp_path)
     done = pocketllm("doctor", site=tmp_path, POCKETLLM_PLUGINS="refuser,smollm2")
     assert done.returncode == 1

@@ -56,7 +56,7 @@ FLAGS = [
 
 
 @pytest.mark.parametrize(("flags", "field", "value"), FLAGS)
-def test_flags(flags: str, field: str, value: object) -> None:
+def test_each_flag_sets_its_field(flags: str, field: str, value: object) -> None:
     assert getattr(parse(*flags.split()), field) == value
 
 

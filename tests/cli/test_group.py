@@ -57,11 +57,11 @@ def test_help_lists_every_command() -> None:
         assert f"\n  {name} " in done.stdout
 
 
-def test_version() -> None:
+def test_the_version_is_that_of_core() -> None:
     assert pocketllm("--version").stdout.split() == ["pocketllm", importlib.metadata.version("pocketllm-core")]
 
 
-def test_a_plugins_command(tmp_path: Path) -> None:
+def test_a_plugin_may_bring_a_command(tmp_path: Path) -> None:
     dancing(tmp_path)
     assert "Show steps." in pocketllm("--help", site=tmp_path).stdout
     assert pocketllm("dance", site=tmp_path).stdout == "one two three\n"

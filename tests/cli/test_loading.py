@@ -36,14 +36,14 @@ def open_on(stderr: Console, monkeypatch: pytest.MonkeyPatch) -> Any:
     return loading.open_llm(EngineArgs(model="m"))
 
 
-def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_shows_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = Console(terminal=True)
     assert open_on(stderr, monkeypatch).args.model == "m"
     assert "warming up" in stderr.getvalue()
     assert "100%" in stderr.getvalue()
 
 
-def test_nothing_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_shows_nothing_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = Console(terminal=False)
     assert open_on(stderr, monkeypatch).args.model == "m"
     assert stderr.getvalue() == ""

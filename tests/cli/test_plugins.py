@@ -41,7 +41,7 @@ def test_json_says_what_is_wrong_with_each(site: Path) -> None:
     assert (listed["smollm2"]["state"], listed["smollm2"]["kind"]) == ("ok", "plugin")
 
 
-def test_the_list_for_a_person(site: Path) -> None:
+def test_a_person_reads_the_plugins_as_a_table(site: Path) -> None:
     done = pocketllm("plugins", site=site)
     assert done.returncode == 0
     lines = done.stdout.splitlines()

@@ -43,12 +43,12 @@ def test_our_errors_are_one_line(error: Exception, code: int, capsys: pytest.Cap
     assert capsys.readouterr() == ("", "Error: It is wrong.\n")
 
 
-def test_an_interrupt(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_ends_with_130_and_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_program(failing(KeyboardInterrupt()), prog_name="p", args=[]) == 130
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_ends_with_2_and_names_the_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_program(click.Command("plain"), prog_name="p", args=["--nope"]) == 2
     assert "--nope" in capsys.readouterr().err
 

@@ -69,7 +69,7 @@ def test_on_a_terminal_a_prompt_is_asked_for_and_ctrl_c_is_130() -> None:
         assert "Traceback" not in terminal.seen
 
 
-def test_capabilities() -> None:
+def test_capabilities_are_printed_as_json_and_as_a_table() -> None:
     done = pocketllm("capabilities", *ECHO, "--json")
     assert done.returncode == 0
     declared = json.loads(done.stdout)

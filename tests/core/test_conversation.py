@@ -28,7 +28,7 @@ def test_a_tool_may_answer_in_any_shape(content: Any, text: str) -> None:
     assert message == {"role": "tool", "tool_call_id": "c", "content": text}
 
 
-def test_only_a_tool_may() -> None:
+def test_only_a_tools_message_may_hold_data() -> None:
     for content in ({"degrees": 21}, 21, [{"degrees": 21}]):
         with pytest.raises(ConfigurationError):
             normalize_messages([{"role": "user", "content": content}])
@@ -65,7 +65,7 @@ def test_reasoning_under_either_name_null_being_absent() -> None:
         ),
     ],
 )
-def test_tool_choice(fields: dict[str, Any], metadata: dict[str, Any]) -> None:
+def test_tool_choice_decides_which_tools_are_offered(fields: dict[str, Any], metadata: dict[str, Any]) -> None:
     body = {"tools": [TOOL, OTHER], **fields}
     before = copy.deepcopy(body)
     assert tool_spec(body).as_metadata() == metadata

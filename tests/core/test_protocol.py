@@ -48,7 +48,7 @@ class TestMessages:
             normalize_messages(image)
         assert caught.value.param == "messages"
 
-    def test_roles_and_fields(self) -> None:
+    def test_known_roles_and_fields_of_messages_are_kept(self) -> None:
         messages = [
             {"role": "developer", "content": "be brief"},
             {"role": "user", "content": "x", "name": "ann", "unknown": 1},
@@ -90,7 +90,7 @@ class TestMessages:
 
 
 class TestTools:
-    def test_definitions_are_copied(self) -> None:
+    def test_tool_definitions_are_copied_and_not_changed(self) -> None:
         tools = [{"function": {"name": "f", "parameters": {"type": "object"}}}]
         normal = normalize_tools(tools)
         assert normal[0]["type"] == "function"
@@ -122,7 +122,9 @@ class TestThinking:
             ({"thinking_mode": "thinking"}, "thinking", None),
         ],
     )
-    def test_mode_and_effort(self, fields: dict[str, Any], mode: str, effort: str | None) -> None:
+    def test_thinking_fields_decide_the_mode_and_the_effort(
+        self, fields: dict[str, Any], mode: str, effort: str | None
+    ) -> None:
         metadata = chat_request({"messages": USER, **fields}).metadata
         assert metadata["thinking_mode"] == mode
         assert metadata.get("reasoning_effort") == effort
@@ -173,7 +175,7 @@ class TestSampling:
         with pytest.raises(UnsupportedFeatureError):
             chat_request({"messages": USER, "response_format": schema}, BARE)
 
-    def test_request_ids(self) -> None:
+    def test_every_request_has_an_id_of_its_own(self) -> None:
         assert chat_request({"messages": USER, "request_id": "mine"}).request_id == "mine"
         assert chat_request({"messages": USER}).request_id.startswith("req-")
         ids = [request.request_id for request in completion_request({"prompt": ["a", "b"], "request_id": "mine"})]
@@ -193,7 +195,7 @@ class TestSampling:
 
 
 class TestScheduling:
-    def test_deadline_priority_and_salt(self) -> None:
+    def test_deadline_priority_and_salt_reach_the_request(self) -> None:
         body = {"messages": USER, "prompt": ["a", "b"], "timeout": 5, "priority": -3, "cache_salt": "s"}
         for request in (chat_request(body), *completion_request(body), chat_call(USER, None, FULL, timeout=5,
                         cache_salt="s")):  # fmt: skip
@@ -235,7 +237,7 @@ class TestStructure:
             ({"grammar": 'start: "a"'}, Constraint("grammar", 'start: "a"')),
         ],
     )  # fmt: skip
-    def test_constraints(self, value: Any, constraint: Constraint | None) -> None:
+    def test_structured_outputs_become_a_constraint(self, value: Any, constraint: Constraint | None) -> None:
         assert chat_request({"messages": USER, "structured_outputs": value}).constraint == constraint
         (request,) = completion_request({"prompt": "x", "structured_outputs": value})
         assert request.constraint == constraint
@@ -243,7 +245,7 @@ class TestStructure:
     @pytest.mark.parametrize("value", ["a", [], {"xml": 1}, {"regex": 5}, {"regex": ""}, {"choice": []},
         {"choice": [""]}, {"choice": "ab"}, {"json": 5}, {"json": "{"}, {"json_object": 1},
         {"regex": "a", "grammar": "b"}])  # fmt: skip
-    def test_malformed_ones_are_named(self, value: Any) -> None:
+    def test_malformed_structured_outputs_are_refused_by_name(self, value: Any) -> None:
         with pytest.raises(ConfigurationError) as caught:
             chat_request({"messages": USER, "structured_outputs": value})
         assert caught.value.param == "structured_outputs"
@@ -256,7 +258,7 @@ class TestStructure:
 
 
 class TestAnswers:
-    def test_echo_and_scoring(self) -> None:
+    def test_echo_without_new_tokens_scores_the_prompt(self) -> None:
         (request,) = completion_request({"prompt": "x", "echo": True, "logprobs": 2, "max_tokens": 0})
         params = request.sampling_params
         assert (params.prompt_logprobs, params.num_top_logprobs, params.max_tokens) == (True, 2, 1)
@@ -292,7 +294,7 @@ class TestAnswers:
 
 
 class TestPrompts:
-    def test_shapes(self) -> None:
+    def test_a_prompt_may_be_text_ids_or_lists_of_them(self) -> None:
         assert split_prompts("a") == ["a"]
         assert split_prompts(["a", "b"]) == ["a", "b"]
         assert split_prompts([1, 2]) == [(1, 2)]

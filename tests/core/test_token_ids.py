@@ -13,7 +13,7 @@ ITEMS = st.one_of(st.integers(-2, 12), st.booleans(), st.text(max_size=1), st.fl
 
 
 @given(items=st.lists(ITEMS, max_size=5))
-def test_agrees_with_looking_at_each(items: list[object]) -> None:
+def test_the_quick_check_agrees_with_looking_at_each_id(items: list[object]) -> None:
     each = [isinstance(item, int) and not isinstance(item, bool) for item in items]
     assert are_token_ids(items) is all(each)
     inside = all(isinstance(item, int) and 0 <= item < 10 for item in items)

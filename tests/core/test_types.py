@@ -68,7 +68,7 @@ def test_sampling_bounds_are_checked_and_named(name: str, bad: Any) -> None:
     assert name in caught.value.message
 
 
-def test_sampling_defaults_and_derived_values() -> None:
+def test_sampling_parameters_have_defaults_and_derived_values() -> None:
     params = SamplingParams()
     assert params.greedy
     assert params.max_tokens is None
@@ -100,7 +100,7 @@ def test_decoding_gives_the_same_messages_as_constructing() -> None:
         msgspec.json.decode(b'{"temperature": -1}', type=SamplingParams)
 
 
-def test_usage_and_health_as_dict() -> None:
+def test_usage_and_health_can_be_told_as_dicts() -> None:
     usage = Usage(prompt_tokens=3, completion_tokens=4)
     assert usage.as_dict() == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
     cached = msgspec.structs.replace(usage, cached_tokens=2)

@@ -133,14 +133,14 @@ def test_a_native_matcher_is_cores_matcher(constraint: Constraint, vocabulary: o
             walk_both(tokenizer, constraint, stop_ids, 10 * seed + walk)
 
 
-def test_on_a_real_vocabulary(smollm2_path: Path) -> None:
+def test_a_native_matcher_is_cores_matcher_on_a_real_vocabulary(smollm2_path: Path) -> None:
     tokenizer = open_checkpoint(smollm2_path).tokenizer()
     for seed, constraint in enumerate((Constraint("json_schema", SCHEMA), AFTER[0])):
         walk_both(tokenizer, constraint, [2], seed, num_tokens=25)
 
 
 def test_a_lexer_that_is_full_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With room for few states the library gives up in the middle of a text; a fresh matcher goes on where it was."""
+    """With room for few states the library gives up in the middle of a text; a fresh matcher continues where it was."""
     tokenizer = byte_level()
     constraint = Constraint("regex", "[a-z]{5}( [a-z]{3,9}){20}")
     walk_both(tokenizer, constraint, [0], 5)

@@ -31,7 +31,7 @@ def llm(toy_path: Path) -> Iterator[LLM]:
         yield llm
 
 
-def test_auto_takes_it_here(toy_path: Path) -> None:
+def test_auto_takes_the_native_engine_here(toy_path: Path) -> None:
     with LLM(EngineArgs(model=str(toy_path), device="cpu", max_model_len=64)) as llm:
         assert llm.capabilities.name == "cpp"
 

@@ -138,12 +138,14 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyCheckp
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_safetensors(family: str, tiny: Callable[[str], TinyCheckpoint]) -> None:
+def test_safetensors_models_equal_transformers(family: str, tiny: Callable[[str], TinyCheckpoint]) -> None:
     assert_equals_reference(tiny(family))
 
 
 @pytest.mark.parametrize("window", [None, 24])
-def test_mistral(window: int | None, tiny: Callable[[str], TinyCheckpoint], tmp_path: Path) -> None:
+def test_a_mistral_equals_transformers_with_and_without_its_window(
+    window: int | None, tiny: Callable[[str], TinyCheckpoint], tmp_path: Path
+) -> None:
     mistral = write_mistral(tiny("llama"), tmp_path / "hf", sliding_window=window)
     difference = mistral.logits(PROMPT) - tiny("llama").logits(PROMPT)
     assert (largest(difference) > 0.1) is (window is not None)
@@ -151,7 +153,7 @@ def test_mistral(window: int | None, tiny: Callable[[str], TinyCheckpoint], tmp_
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_cache_of_halves(family: str, tiny: Callable[[str], TinyCheckpoint]) -> None:
+def test_a_cache_of_halves_stays_close_to_an_exact_one(family: str, tiny: Callable[[str], TinyCheckpoint]) -> None:
     checkpoint = tiny(family)
     difference = Bench(checkpoint.path, kv_cache_dtype="f16").whole(PROMPT) - checkpoint.logits(PROMPT, half_cache=True)
     assert float(difference.square().mean().sqrt()) < HALVES_TOLERANCE
@@ -159,7 +161,7 @@ def test_a_cache_of_halves(family: str, tiny: Callable[[str], TinyCheckpoint]) -
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_variants(variant: str, tmp_path: Path) -> None:
+def test_settings_off_the_beaten_path_equal_transformers(variant: str, tmp_path: Path) -> None:
     family, changes = VARIANTS[variant]
     assert_equals_reference(write_tiny(family, tmp_path / "hf", **changes))
 
@@ -168,11 +170,13 @@ def test_variants(variant: str, tmp_path: Path) -> None:
     "family, quantization",
     [*itertools.product(FAMILIES, ["F32", "Q8_0"]), ("llama", "F16"), ("gemma3", "Q5_0"), ("qwen35moe", "Q4_1")],
 )
-def test_gguf_twins(family: str, quantization: str, tiny: Callable[[str], TinyCheckpoint], tmp_path: Path) -> None:
+def test_gguf_models_equal_transformers(
+    family: str, quantization: str, tiny: Callable[[str], TinyCheckpoint], tmp_path: Path
+) -> None:
     assert_equals_reference(write_gguf_twin(tiny(family), tmp_path / "twin.gguf", quantization))
 
 
-def test_gguf_rope_divisors(tmp_path: Path) -> None:
+def test_a_gguf_with_rope_divisors_equals_transformers(tmp_path: Path) -> None:
     written = write_tiny("llama", tmp_path / "hf", rope_parameters=LLAMA3_ROPE)
     assert_equals_reference(write_gguf_twin(written, tmp_path / "twin.gguf"))
 
@@ -187,7 +191,7 @@ def test_gguf_rope_divisors(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_fp8_twins(
+def test_fp8_models_equal_transformers(
     family: str,
     tile: tuple[int, int],
     scale_dtype: torch.dtype,
@@ -197,7 +201,9 @@ def test_fp8_twins(
     assert_equals_reference(write_fp8_twin(tiny(family), tmp_path / "fp8", tile, scale_dtype))
 
 
-def test_fused_experts(tiny: Callable[[str], TinyCheckpoint], tmp_path: Path) -> None:
+def test_fp8_models_with_fused_experts_equal_transformers(
+    tiny: Callable[[str], TinyCheckpoint], tmp_path: Path
+) -> None:
     assert_equals_reference(write_fp8_twin(tiny("qwen35moe"), tmp_path / "fp8", (24, 40), fused_experts=True))
 
 

@@ -71,7 +71,7 @@ def test_importing_the_package_loads_nothing_native() -> None:
     assert done.stdout == "False\n"
 
 
-def test_architectures(toy_path: Path, tmp_path: Path) -> None:
+def test_a_checkpoints_architecture_is_told_from_its_headers(toy_path: Path, tmp_path: Path) -> None:
     assert pocketllm_cpp.detect_architecture(toy_path) == "llama"
     assert {"llama", "qwen2", "qwen3", "gemma3_text", "qwen3_5_text"} <= set(pocketllm_cpp.registered_architectures())
     assert not pocketllm_cpp.is_qwen3_5_checkpoint(toy_path)
@@ -297,7 +297,7 @@ def test_a_session_draws_as_it_is_told(session: PersistentEngine) -> None:
     assert len(drawn) > 1
 
 
-def test_ranks_are_refused(toy_path: Path) -> None:
+def test_more_ranks_than_one_are_refused(toy_path: Path) -> None:
     with pytest.raises(UnsupportedFeatureError, match="tp_world"):
         PersistentEngine(toy_path, ForwardSmokeOptions(tp_world=2))
 

@@ -50,14 +50,14 @@ def test_on_every_tiny_family_in_both_formats(family: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen35", "qwen35moe"])
-def test_on_fp8_checkpoints(family: str, tmp_path: Path) -> None:
+def test_both_engines_agree_on_fp8_checkpoints(family: str, tmp_path: Path) -> None:
     twin = write_fp8_twin(write_tiny(family, tmp_path / "hf"), tmp_path / "fp8")
     compare(twin.path, random_ids(70, 1), TINY_TOLERANCE)
 
 
-def test_on_smollm2(smollm2_path: Path) -> None:
+def test_both_engines_agree_on_smollm2(smollm2_path: Path) -> None:
     compare(smollm2_path, SMOLLM2_PROMPT, REAL_TOLERANCE)
 
 
-def test_on_gemma3(gemma3_path: Path) -> None:
+def test_both_engines_agree_on_gemma3(gemma3_path: Path) -> None:
     compare(gemma3_path, GEMMA3_PROMPT, REAL_TOLERANCE)

@@ -117,7 +117,7 @@ def test_a_configuration_without_weights_is_refused(toy_path: Path, tmp_path: Pa
         ({"unknown": 1}, "backend_options.unknown"),
     ],
 )
-def test_options_are_checked(toy_path: Path, options: dict[str, Any], param: str) -> None:
+def test_a_wrong_backend_option_is_refused_by_name(toy_path: Path, options: dict[str, Any], param: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         CppDriver.open(toy_path, options=options)
     assert caught.value.param == param
@@ -130,7 +130,7 @@ def test_a_context_beyond_the_checkpoints_is_refused(toy_path: Path) -> None:
     assert caught.value.param == "max_model_len"
 
 
-def test_float32_by_either_name(toy_path: Path) -> None:
+def test_exact_activations_can_be_asked_for_by_either_name(toy_path: Path) -> None:
     for args, options in (({"dtype": "float32"}, {}), ({}, {"activation": "float32"})):
         with CppDriver.open(toy_path, options=options, max_model_len=64, **args) as driver:
             assert driver.engine.pocketllm_capabilities().details["activation_dtype"] == "float32"

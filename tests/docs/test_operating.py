@@ -74,7 +74,7 @@ def test_the_config_file_of_the_page_is_understood(tmp_path: Path) -> None:
         assert printed[key] == value
 
 
-def test_the_order_of_precedence(tmp_path: Path) -> None:
+def test_the_page_gives_the_order_of_precedence_that_holds(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text("port = 2\nlog_level = 'error'\n")
     environ = {"POCKETLLM_PORT": "3", "POCKETLLM_LOG_LEVEL": "debug", "POCKETLLM_HOST": "127.0.0.2"}
@@ -171,7 +171,7 @@ def kill_engine(running: Server) -> None:
     os.kill(int(children[0]), signal.SIGKILL)
 
 
-def test_the_bodies_of_the_probes(life: Life) -> None:
+def test_the_page_shows_the_bodies_that_probes_answer(life: Life) -> None:
     health, ready = json.loads(block("body of /health")), json.loads(block("body of /ready"))
     assert life.health["ready"][0] == health
     assert life.ready["ready"][0] == ready
@@ -180,7 +180,7 @@ def test_the_bodies_of_the_probes(life: Life) -> None:
     assert all("last_failure" in body for body in life.health["failed"])
 
 
-async def test_the_reasons_of_ready(life: Life) -> None:
+async def test_the_page_lists_the_reasons_that_ready_gives(life: Life) -> None:
     seen = set(life.ready)
     failing = FakeLLM(Script(fail_after=0))
     async with client_of(failing) as client:
@@ -193,14 +193,14 @@ async def test_the_reasons_of_ready(life: Life) -> None:
     assert seen == set(names(table("Probes", head="reason")))
 
 
-def test_the_statuses_of_the_probes(life: Life) -> None:
+def test_the_page_lists_the_statuses_that_probes_answer(life: Life) -> None:
     for route, word, status in life.statuses:
         wanted = 200 if (word == "ready" if route == "/ready" else word != "failed") else 503
         assert status == wanted, (route, word)
     assert {("/health", "failed", 503), ("/ready", "failed", 503), ("/health", "ready", 200)} <= life.statuses
 
 
-def test_the_fields_of_the_log(life: Life) -> None:
+def test_the_page_lists_the_fields_that_the_log_has(life: Life) -> None:
     shown = set(names(table("Logs", head="field")))
     seen = {field for line in life.lines for field in line}
     assert seen | {"traceback"} == shown, "the only one that needs a fault in the program is the traceback"
@@ -215,7 +215,7 @@ def test_a_second_signal_ends_the_drain(life: Life) -> None:
 # -- exit codes ---------------------------------------------------------------------------------------------------
 
 
-def test_the_exit_codes(tmp_path: Path) -> None:
+def test_the_page_lists_the_exit_codes_that_servers_give(tmp_path: Path) -> None:
     seen = {128 + signal.SIGTERM, 128 + signal.SIGINT}  # the first is in the life above
     with server("--backend", "echo") as running:
         running.until_ready()
@@ -320,7 +320,7 @@ def test_what_is_over_a_limit_is_answered_as_the_page_says(flag: str, low_limits
     assert response.headers.get("retry-after") == (retry[1] if retry else None)
 
 
-def test_the_defaults_of_the_limits() -> None:
+def test_the_page_lists_the_defaults_that_limits_have() -> None:
     by_flag = {option.opts[0]: option for option in options()}
     rows = {flag: row for row in table("Limits", head="limit") for flag in names([row])}
     assert set(LOW) <= set(rows)

@@ -26,12 +26,12 @@ for span in lines:
 
 
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: f"{block.page}:{block.line}")
-def test_a_block_compiles(block: Block) -> None:
+def test_every_code_block_compiles_on_its_own(block: Block) -> None:
     compile(block.code, str(block.page), "exec")
 
 
 @pytest.mark.parametrize("page", [page for page, found in RUN.items() if found], ids=str)
-def test_a_page_runs(page: Path, smollm2_path: Path, tmp_path: Path) -> None:
+def test_every_page_runs_from_top_to_bottom(page: Path, smollm2_path: Path, tmp_path: Path) -> None:
     assert smollm2_path.exists(), "the manual's examples open the model called smollm2"
     spans = [f"{block.line}-{block.line + block.code.count(chr(10)) - 1}" for block in RUN[page]]
     done = subprocess.run(

@@ -64,7 +64,7 @@ STOPPED = rows(STOP_ID, flag=STOP)
         [StepBatch([8, HANDLE], [3, 10], [0, 0]), end("length", handle=8), end("cancelled")],
     ],
 )
-def test_good_streams_pass(batches: list[StepBatch]) -> None:
+def test_the_rules_of_streams_pass_good_ones(batches: list[StepBatch]) -> None:
     assert check_stream(batches, make_request()) == []
 
 

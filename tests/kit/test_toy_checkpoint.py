@@ -24,7 +24,7 @@ def test_it_is_the_same_every_time(toy_checkpoint: Path, tmp_path: Path) -> None
         assert hashlib.sha256(file.read_bytes()).digest() == hashlib.sha256((again / file.name).read_bytes()).digest()
 
 
-def test_core_reads_it(checkpoint: Checkpoint) -> None:
+def test_core_reads_the_toy_checkpoint(checkpoint: Checkpoint) -> None:
     words = vocabulary()
     assert checkpoint.model_type == "llama"
     assert checkpoint.config["max_position_embeddings"] == CONTEXT
@@ -36,7 +36,7 @@ def test_core_reads_it(checkpoint: Checkpoint) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(text=st.text(max_size=40).filter(lambda text: "<|" not in text))
-def test_any_text_survives(checkpoint: Checkpoint, text: str) -> None:
+def test_the_toy_tokenizer_gives_any_text_back(checkpoint: Checkpoint, text: str) -> None:
     tokenizer = checkpoint.tokenizer()
     assert tokenizer.decode(tokenizer.encode(text, add_bos=False)) == text
 
@@ -45,7 +45,7 @@ def test_common_words_are_merged(checkpoint: Checkpoint) -> None:
     assert len(checkpoint.tokenizer().encode(" the and of", add_bos=False)) == 3
 
 
-def test_transformers_reads_it(toy_checkpoint: Path) -> None:
+def test_transformers_reads_the_toy_checkpoint(toy_checkpoint: Path) -> None:
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     model = transformers.AutoModelForCausalLM.from_pretrained(toy_checkpoint, dtype=torch.float32)

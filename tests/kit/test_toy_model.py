@@ -72,7 +72,7 @@ def test_penalties_drive_repetitions_away() -> None:
     assert play(5, presence_penalty=-2.0) == SCRIPT[:5]
 
 
-def test_bias_and_stop_ids() -> None:
+def test_bias_and_stop_ids_decide_what_may_be_drawn() -> None:
     assert play(3, logit_bias={7: 100.0}) == [7, 7, 7]
     assert 50 not in play(logit_bias={50: -100.0})
     held = play(4, stop_ids=(50, 52), min_tokens=3)

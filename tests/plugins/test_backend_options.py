@@ -45,7 +45,7 @@ def check(options: dict[str, Any], resolved: dict[str, Any] | None = None) -> di
         ("script", {"a": [1, None]}, {"a": [1, None]}),
     ],
 )
-def test_a_value_of_its_type(name: str, value: object, checked: object) -> None:
+def test_a_value_of_its_declared_type_is_taken(name: str, value: object, checked: object) -> None:
     assert check({name: value}) == {name: checked}
 
 
@@ -65,7 +65,7 @@ def test_a_value_of_its_type(name: str, value: object, checked: object) -> None:
         ("eos_token_id", True, "token id"),
     ],
 )
-def test_a_value_of_another_type(name: str, value: object, part: str) -> None:
+def test_a_value_of_another_type_is_refused(name: str, value: object, part: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         check({name: value})
     assert part in caught.value.message
@@ -80,7 +80,7 @@ def test_an_unknown_name_leads_to_the_nearest_and_to_all() -> None:
     assert caught.value.param == "backend_options.num_thread"
 
 
-def test_a_card_without_options() -> None:
+def test_a_card_without_options_takes_none() -> None:
     with pytest.raises(ConfigurationError, match="no options at all"):
         checked_options(BackendInfo(name="plain"), EngineArgs(model="m", backend_options={"x": 1}))
 

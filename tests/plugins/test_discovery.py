@@ -26,7 +26,7 @@ def test_own_plugins_are_found() -> None:
     assert smollm2.version
 
 
-def test_nothing_is_imported(site: Path) -> None:
+def test_discovery_reads_metadata_and_imports_nothing(site: Path) -> None:
     install(site, "quiet", "raise AssertionError('imported')")
     plugin = found("quiet")
     assert plugin == Plugin(name="quiet", group=BACKENDS_GROUP, value="quiet", distribution="quiet", version="1.0")
@@ -91,16 +91,16 @@ def test_a_name_claimed_by_two_distributions_belongs_to_neither(site: Path) -> N
 
 
 class TestPluginsVariable:
-    def test_unset_is_everything(self) -> None:
+    def test_without_the_variable_every_plugin_is_found(self) -> None:
         assert all(plugin.state == PluginState.FOUND for plugin in discover({}))
 
-    def test_empty_is_nothing(self) -> None:
+    def test_an_empty_variable_disables_every_plugin(self) -> None:
         plugins = discover({"POCKETLLM_PLUGINS": ""})
         assert plugins
         assert all(plugin.state == PluginState.DISABLED for plugin in plugins)
 
     @pytest.mark.parametrize("name", ["smollm2", "pocketllm-core"])
-    def test_by_entry_point_or_distribution(self, name: str) -> None:
+    def test_plugins_are_selected_by_entry_point_or_distribution(self, name: str) -> None:
         environ = {"POCKETLLM_PLUGINS": f" {name} ,"}
         states = {plugin.name: plugin.state for plugin in discover(environ)}
         assert states.pop("smollm2") == PluginState.FOUND

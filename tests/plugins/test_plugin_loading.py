@@ -16,7 +16,7 @@ def backend(name: str, value: str | None = None) -> Plugin:
     return Plugin(name=name, group=BACKENDS_GROUP, value=value or name, distribution=name)
 
 
-def test_a_backend_in_order(site: Path) -> None:
+def test_a_backend_in_order_is_loaded(site: Path) -> None:
     (site / "in_order.py").write_text(backend_source("in_order"))
     loaded = load_plugin(backend("in_order"), {})
     assert loaded.plugin.state == PluginState.OK

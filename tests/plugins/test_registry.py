@@ -102,7 +102,7 @@ def test_a_backend_that_this_project_publishes_can_be_installed_with_one_command
             Registry.of_objects().backend(name)
 
 
-def test_a_disabled_backend(site: Path) -> None:
+def test_a_disabled_backend_is_refused_with_the_variable(site: Path) -> None:
     install(site, "toy", backend_source("toy"))
     registry = Registry(environ={"POCKETLLM_PLUGINS": "smollm2"})
     assert "toy" not in registry.backend_names()
@@ -110,7 +110,7 @@ def test_a_disabled_backend(site: Path) -> None:
         registry.backend("toy")
 
 
-def test_an_incompatible_backend() -> None:
+def test_an_incompatible_backend_is_refused_with_both_versions() -> None:
     registry = Registry.of_objects(backends={"old": Toy("old", contract_version=(0, 4))})
     with pytest.raises(PluginError, match=r"is incompatible: It is built for version 0\.4"):
         registry.backend("old")
@@ -172,7 +172,7 @@ def test_a_probes_own_word_is_no_fault() -> None:
     assert state_of(registry, "toy") == PluginState.OK
 
 
-def test_an_open_that_returns_nothing() -> None:
+def test_an_open_that_returns_nothing_is_an_error() -> None:
     registry = Registry.of_objects(backends={"toy": Toy("toy", opens=False)})
     with pytest.raises(PluginError, match="opened nothing"):
         registry.backend("toy").open(EngineArgs(model="/m"), CHECKPOINT, lambda stage, fraction: None)
@@ -195,7 +195,7 @@ def test_a_broken_extension_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
     ]
 
 
-def test_commands_in_order_of_plugins() -> None:
+def test_commands_come_in_the_order_of_their_plugins() -> None:
     dance = CommandPart(name="dance", target="some.module:dance", help="Dance.")
     sing = CommandPart(name="sing", target="some.module:sing", help="Sing.")
     registry = Registry.of_objects(extensions={"b": Commands([sing]), "a": Commands((dance,))})

@@ -77,7 +77,7 @@ def test_rank_0_must_be_asked_for() -> None:
         select(Toy("a", rank=0))
 
 
-def test_nobody_offers() -> None:
+def test_without_an_offer_every_reason_is_listed() -> None:
     with pytest.raises(BackendUnavailableError) as caught:
         select(Toy("a", answer=NO), Toy("b", formats=("safetensors",)), Toy("c", answer=RuntimeError("boom")))
     assert f"a: {NO.reason}" in caught.value.message
@@ -85,7 +85,7 @@ def test_nobody_offers() -> None:
     assert "c: Backend 'c' is broken: RuntimeError: boom." in caught.value.message
 
 
-def test_no_backend_at_all() -> None:
+def test_without_a_backend_the_error_says_what_to_install() -> None:
     with pytest.raises(BackendUnavailableError, match="pip install"):
         select()
 
@@ -121,7 +121,7 @@ def test_an_explicit_backend_is_the_only_one_asked() -> None:
     assert other.num_probes == 0
 
 
-def test_an_explicit_backend_that_refuses() -> None:
+def test_an_explicit_backend_that_refuses_is_an_error_with_its_reason() -> None:
     with pytest.raises(
         UnsupportedFeatureError, match="'mine' cannot serve /m: It knows no such architecture"
     ) as caught:

@@ -88,7 +88,7 @@ def test_a_token_across_the_border_is_not_allowed() -> None:
     assert matcher.accept(ord("g"))
 
 
-def test_reasoning_that_may_still_begin() -> None:
+def test_reasoning_may_still_begin_or_be_left_out() -> None:
     matcher = follow(opening="<think>")
     first = allowed_ids(matcher, SHARED.vocab_size)
     assert token("<think>") in first
@@ -122,7 +122,7 @@ def test_the_first_tag_ends_the_reasoning(text: str, answer: str) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), num_tokens=st.integers(1, 30), num_back=st.integers(1, 30))
-def test_rolling_back(seed: int, num_tokens: int, num_back: int) -> None:
+def test_rolling_back_restores_every_earlier_mask(seed: int, num_tokens: int, num_back: int) -> None:
     randomness = random.Random(seed)
     matcher, masks = follow(opening="<think>"), []
     likely = [token("<think>"), token("</think>"), token("</th"), *b"ink>", ord("1"), ord("\n")]
@@ -137,7 +137,7 @@ def test_rolling_back(seed: int, num_tokens: int, num_back: int) -> None:
     assert allowed_ids(matcher, SHARED.vocab_size) == masks[len(masks) - num_back]
 
 
-def test_reasoning_with_a_schema(tokenizer: Tokenizer) -> None:
+def test_a_schema_holds_after_the_reasoning(tokenizer: Tokenizer) -> None:
     compiled = compile_constraint(Constraint("json_object", ""), tokenizer)
     end = tokenizer.token_id("</think>")
     num_ended = 0

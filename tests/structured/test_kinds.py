@@ -22,7 +22,7 @@ def takes(kind: str, text: str, tokenizer: Tokenizer, *answers: str) -> list[boo
     return [accepts(compiled.matcher([tokenizer.eos_token_id or 0]), byte_ids(tokenizer, answer)) for answer in answers]
 
 
-def test_json_object(tokenizer: Tokenizer) -> None:
+def test_json_object_takes_objects_alone(tokenizer: Tokenizer) -> None:
     answers = ("{}", '{"a": [1, {"b": null}]}', "[]", "{", '{"a": }', " {}", "{}x")
     assert takes("json_object", "", tokenizer, *answers) == [True, True, False, False, False, False, False]
 
@@ -44,17 +44,17 @@ def test_white_space_is_bounded(tokenizer: Tokenizer) -> None:
         ("", "", "a"),
     ],
 )
-def test_regex(pattern: str, good: str, bad: str, tokenizer: Tokenizer) -> None:
+def test_a_regex_takes_what_matches_it(pattern: str, good: str, bad: str, tokenizer: Tokenizer) -> None:
     assert takes("regex", pattern, tokenizer, good, bad) == [True, False]
 
 
-def test_choice(tokenizer: Tokenizer) -> None:
+def test_a_choice_takes_its_texts_alone(tokenizer: Tokenizer) -> None:
     choices = ["yes", "yes!", "a/b", "a|b", "\\d", "tab\there", "line\nend", "日本", "[x]", '"']
     assert takes("choice", json.dumps(choices), tokenizer, *choices) == [True] * len(choices)
     assert takes("choice", json.dumps(choices), tokenizer, "ye", "a", "0", "x", "") == [False] * 5
 
 
-def test_grammar(tokenizer: Tokenizer) -> None:
+def test_a_grammar_takes_its_language(tokenizer: Tokenizer) -> None:
     text = 'start: WORD ("," WORD)*  // a list\nWORD: /[a-z]+/\n'
     assert takes("grammar", text, tokenizer, "a", "ab,cd", "ab,", "") == [True, True, False, False]
 
@@ -155,7 +155,7 @@ def test_an_object_of_many_optional_properties(tokenizer: Tokenizer) -> None:
         assert matcher.allows_eos
 
 
-def test_compiled_once(tokenizer: Tokenizer, spm_tokenizer: Tokenizer) -> None:
+def test_a_constraint_is_compiled_once_for_a_tokenizer(tokenizer: Tokenizer, spm_tokenizer: Tokenizer) -> None:
     constraint = Constraint("regex", "once[0-9]")
     first = compile_constraint(constraint, tokenizer)
     assert compile_constraint(Constraint("regex", "once[0-9]"), tokenizer) is first
@@ -176,7 +176,7 @@ def test_the_cache_is_bounded(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPa
     assert len(compiled_module._cache) == 1
 
 
-def test_matchers_from_many_threads(tokenizer: Tokenizer) -> None:
+def test_many_threads_may_make_matchers_at_once(tokenizer: Tokenizer) -> None:
     compiled = compile_constraint(Constraint("json_object", ""), tokenizer)
     stop_ids = [tokenizer.eos_token_id or 0]
     failures: list[str] = []

@@ -113,7 +113,7 @@ def test_a_constraint_that_outgrows_its_limits_is_an_error_and_no_end(
 
 
 @pytest.mark.parametrize("num_extra_words", [-2, 0, 3])
-def test_rows_of_another_width(num_extra_words: int, tokenizer: Tokenizer) -> None:
+def test_rows_of_another_width_get_what_fits(num_extra_words: int, tokenizer: Tokenizer) -> None:
     num_words = -(-tokenizer.vocab_size // 32) + num_extra_words
     row = (ctypes.c_uint32 * num_words)(*[0xFFFFFFFF] * num_words)
     matcher("regex", "[ab]", tokenizer).fill_mask(ctypes.addressof(row), num_words)
@@ -122,7 +122,7 @@ def test_rows_of_another_width(num_extra_words: int, tokenizer: Tokenizer) -> No
 
 
 @pytest.mark.parametrize("vocab_size", [1, 31, 32, 33, 100])
-def test_allow_all_and_write_bits(vocab_size: int) -> None:
+def test_single_bits_and_whole_rows_are_written(vocab_size: int) -> None:
     row = (ctypes.c_uint32 * 4)(*[0xAAAAAAAA] * 4)
     address = ctypes.addressof(row)
     allow_all(address, 4, vocab_size)

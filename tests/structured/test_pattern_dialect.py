@@ -28,7 +28,7 @@ from tests.structured.sampling import walk
         (r"[^\x00-\x1f]", r"[^\x{0}-\x{1f}]"),
     ],
 )
-def test_rewritten(pattern: str, rewritten: str) -> None:
+def test_a_shared_pattern_is_rewritten_for_the_library(pattern: str, rewritten: str) -> None:
     assert shared_pattern(pattern) == rewritten
 
 
@@ -40,7 +40,7 @@ def test_rewritten(pattern: str, rewritten: str) -> None:
         "x" * (MAX_PATTERN_CHARS + 1),
     ],
 )
-def test_refused(pattern: str) -> None:
+def test_a_pattern_that_is_not_shared_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match=r"^(has|holds|escapes) "):
         shared_pattern(pattern)
 

@@ -64,7 +64,7 @@ def compiled_takes(schema: Any, tokenizer: Tokenizer, *texts: str) -> list[bool]
         ({"enum": []}, "/enum"),
     ],
 )
-def test_refused_with_a_pointer(schema: Any, pointer: str, tokenizer: Tokenizer) -> None:
+def test_a_refused_schema_is_named_with_a_pointer(schema: Any, pointer: str, tokenizer: Tokenizer) -> None:
     with pytest.raises(SchemaRefusedError) as caught:
         compile_constraint(Constraint("json_schema", json.dumps(schema)), tokenizer)
     assert caught.value.pointer == pointer
@@ -127,7 +127,7 @@ def test_annotations_and_neutral_values_are_taken(tokenizer: Tokenizer) -> None:
         ),
     ],
 )
-def test_enforced(schema: Any, good: str, bad: str, tokenizer: Tokenizer) -> None:
+def test_every_supported_keyword_is_enforced(schema: Any, good: str, bad: str, tokenizer: Tokenizer) -> None:
     assert compiled_takes(schema, tokenizer, good, bad) == [True, False]
 
 
@@ -147,7 +147,7 @@ def test_options_of_a_tagged_union_may_be_references(tokenizer: Tokenizer) -> No
     assert compiled_takes(schema, tokenizer, *texts) == [True, True, False]
 
 
-def test_a_recursive_schema(tokenizer: Tokenizer) -> None:
+def test_a_recursive_schema_is_enforced_at_every_depth(tokenizer: Tokenizer) -> None:
     schema = {"type": "object", "properties": {"next": {"$ref": "#"}}, "additionalProperties": False}
     assert compiled_takes(schema, tokenizer, '{"next":{"next":{}}}', '{"next":{"last":1}}') == [True, False]
 
@@ -160,12 +160,12 @@ def test_the_given_schema_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[1", "3", '"a"', "null", "[" * 100_000, '{"a":' * 5000])
-def test_what_is_no_schema(text: str) -> None:
+def test_what_is_not_a_schema_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^p: "):
         read_schema(text, param="p")
 
 
-def test_limits() -> None:
+def test_a_schema_above_the_limits_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="bytes; at most"):
         read_schema(json.dumps("x" * MAX_SCHEMA_BYTES), param="p")
     deep: Any = {}

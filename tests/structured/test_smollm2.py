@@ -24,7 +24,7 @@ SCHEMAS = [
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: json.dumps(schema)[:40])
-def test_random_completions_validate(schema: dict[str, object], smollm2_tokenizer: Tokenizer) -> None:
+def test_random_completions_under_a_schema_validate(schema: dict[str, object], smollm2_tokenizer: Tokenizer) -> None:
     compiled = compile_constraint(Constraint("json_schema", json.dumps(schema)), smollm2_tokenizer)
     num_ended = 0
     for seed in range(6):

@@ -67,7 +67,7 @@ def call(name: str, arguments: Any, call_id: str = "") -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def test_the_simplest_prompts() -> None:
+def test_deepseek_v4_renders_the_simplest_conversations() -> None:
     messages = [system("You are a helpful assistant."), user("What is 2+2?")]
     start = f"{B}You are a helpful assistant.{U}What is 2+2?{A}"
     assert encode(messages, thinking_mode="thinking") == f"{start}<think>"
@@ -92,7 +92,7 @@ def test_old_reasoning_is_dropped_and_new_reasoning_kept() -> None:
     assert encode(messages, thinking_mode="thinking", tools=[TOOL]).endswith(kept.removeprefix(B))
 
 
-def test_a_tool_round_trip() -> None:
+def test_deepseek_v4_renders_a_tool_call_and_its_result() -> None:
     messages = [
         system("Be brief."),
         user("Weather?"),
@@ -179,7 +179,7 @@ def test_without_a_question_reasoning_stays() -> None:
 
 
 @pytest.mark.parametrize("task", ["query", "authority", "domain", "title", "read_url"])
-def test_quick_instructions(task: str) -> None:
+def test_deepseek_v4_renders_quick_instructions(task: str) -> None:
     messages = [user("a", task=task)]
     assert encode(messages, thinking_mode="thinking") == f"{B}{U}a<｜{task}｜>"
     answered = [*messages, assistant("b", reasoning_content="r"), user("c")]
@@ -194,7 +194,7 @@ def test_the_action_task_opens_an_answer_and_a_task_ends_the_turn() -> None:
     assert encode([user("a"), user("b", task="title")]) == f"{B}{U}a\n\nb{A}</think>"
 
 
-def test_reminders_and_open_answers() -> None:
+def test_deepseek_v4_renders_reminders_and_open_answers() -> None:
     reminder = {"role": "latest_reminder", "content": "today"}
     assert encode([reminder, user("a")]) == f"{B}<｜latest_reminder｜>today{U}a{A}</think>"
     assert encode([user("a"), reminder]) == f"{B}{U}a{A}</think><｜latest_reminder｜>today"
@@ -222,7 +222,7 @@ def test_effort_texts_come_first_and_only_when_thinking() -> None:
     assert encode(messages, thinking_mode="chat", reasoning_effort="max") == f"{B}s{U}a{A}</think>"
 
 
-def test_arguments_of_any_shape() -> None:
+def test_deepseek_v4_renders_arguments_of_any_shape() -> None:
     def rendered(arguments: Any) -> str:
         prompt = encode([user("a"), assistant("", tool_calls=[call("f", arguments)])])
         return prompt.partition('<｜DSML｜invoke name="f">\n')[2].partition("\n</｜DSML｜invoke>")[0]

@@ -75,7 +75,7 @@ def ours(source: str, messages: list[dict[str, Any]], **options: Any) -> str:
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
 @pytest.mark.parametrize("name", ["CHATML_JSON", "CHATML_XML", "HEADERS", "TURNS", "ODDS_AND_ENDS"])
-def test_agrees_with_transformers(name: str, conversation: str) -> None:
+def test_templates_render_as_transformers_renders_them(name: str, conversation: str) -> None:
     source, messages = getattr(templates, name), CONVERSATIONS[conversation]
     num_raised = 0
     for options in (
@@ -91,7 +91,7 @@ def test_agrees_with_transformers(name: str, conversation: str) -> None:
     assert num_raised in (0, 4)
 
 
-def test_smollm2(smollm2_path: Path) -> None:
+def test_smollm2s_template_renders_as_transformers_renders_it(smollm2_path: Path) -> None:
     from pocketllm.checkpoint import open_checkpoint
 
     checkpoint = open_checkpoint(smollm2_path)
@@ -151,7 +151,7 @@ def test_failures_on_messages_are_the_messages_fault(source: str) -> None:
         ("x" * 300_000, "300000 characters; the limit is"),
     ],
 )
-def test_templates_that_do_not_compile(source: str, words: str) -> None:
+def test_templates_that_do_not_compile_are_refused(source: str, words: str) -> None:
     template = ChatTemplate(source)
     with pytest.raises(CheckpointError, match=words):
         template.check()
@@ -163,7 +163,7 @@ def test_absent_tokens_render_as_nothing() -> None:
     assert ChatTemplate("[{{ bos_token }}|{{ eos_token }}]").render([]) == "[|]"
 
 
-def test_clock() -> None:
+def test_a_template_may_ask_for_the_time() -> None:
     assert ChatTemplate("{{ strftime_now('%Y-%m-%d') }}", now=lambda: NOW).render([]) == "2025-03-04"
     assert ChatTemplate("{{ strftime_now('%Y') }}").render([]).isdigit()
 
@@ -224,5 +224,5 @@ def test_import_loads_no_heavy_library() -> None:
         ("{% for tool in tools %}{{ tool.function.name }}{% endfor %}", True),
     ],
 )
-def test_whether_a_template_shows_tools(source: str, shown: bool) -> None:
+def test_a_template_tells_whether_it_shows_tools(source: str, shown: bool) -> None:
     assert ChatTemplate(source).shows_tools is shown

@@ -136,7 +136,7 @@ def test_tokens_wait_while_a_longer_stop_may_win() -> None:
     assert choice.num_tokens_used == 3
 
 
-def test_a_stop_found_by_finish() -> None:
+def test_a_stop_string_may_be_found_at_the_end() -> None:
     choice = ChoiceText(ByteVocabulary(MIXED_PIECES), stop=["abcde", "bc"])
     assert choice.feed(b"abcd") == TextDelta("", "", 3, False)
     assert choice.finish() == TextDelta("a", "", 0, True)

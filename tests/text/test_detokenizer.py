@@ -105,7 +105,7 @@ def test_special_tokens_split_no_character_and_can_be_kept() -> None:
     assert Detokenizer(MIXED, kept_ids=[END_ID]).feed([97, END_ID, 98]) == "a<|end|>b"
 
 
-def test_token_starts() -> None:
+def test_a_token_starts_where_its_first_character_does() -> None:
     detokenizer = Detokenizer(MIXED)
     starts = []
     euro_start, euro_end = MIXED_PIECES.index(b"a\xe2"), MIXED_PIECES.index(b"\x82\xacb")
@@ -158,7 +158,7 @@ def test_byte_kinds_never_decode() -> None:
     assert tokenizer.num_decoded_ids == 0
 
 
-def test_a_real_tokenizer(smollm2_path: Path) -> None:
+def test_a_real_tokenizers_ids_give_its_own_text(smollm2_path: Path) -> None:
     tokenizer = open_checkpoint(smollm2_path).tokenizer()
     rng = random.Random(5)
     text = "Ünïcödé 你好 😊 naïve — 한국어 'quoted' \n\n\t def f(x): return x**2 🏳️\u200d🌈 "

@@ -14,7 +14,7 @@ MESSAGES = [
 ]
 
 
-def test_lines() -> None:
+def test_the_fallback_prompt_is_a_line_for_each_message() -> None:
     assert render_fallback_prompt(MESSAGES) == "system: Be brief.\nuser: a\nb\nassistant: \nassistant:"
     assert render_fallback_prompt(MESSAGES[:1], add_generation_prompt=False) == "system: Be brief."
     assert render_fallback_prompt([]) == "assistant:"

@@ -88,7 +88,7 @@ def test_finish_turns_the_rest_into_content() -> None:
     assert splitter.feed("answer") == ("", "answer")
 
 
-def test_other_delimiters() -> None:
+def test_reasoning_may_have_other_delimiters() -> None:
     tags = {"start_tag": "[R]", "end_tag": "[/R]"}
     assert split("auto", ["[R", "]why[/", "R]because"], **tags) == ("why", "because")
 
@@ -104,7 +104,7 @@ def test_other_delimiters() -> None:
         ("", "auto"),
     ],
 )
-def test_detect_mode(prompt: str, mode: str) -> None:
+def test_the_end_of_a_prompt_tells_the_mode(prompt: str, mode: str) -> None:
     assert detect_mode(prompt) == mode
 
 

@@ -59,7 +59,7 @@ def test_any_cut_gives_the_same_count(ids: list[int], stops: list[str], mode: st
         ("none", ["<think>", "one", "</think>"], 0),
     ],
 )
-def test_examples(mode: str, texts: list[str], count: int) -> None:
+def test_reasoning_tokens_are_counted_in_every_cut(mode: str, texts: list[str], count: int) -> None:
     vocabulary = ByteVocabulary([text.encode() for text in texts])
     for pieces in ([list(range(len(texts)))], [[token] for token in range(len(texts))]):
         choice = ChoiceText(vocabulary, reasoning_mode=mode)

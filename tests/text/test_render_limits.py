@@ -28,7 +28,7 @@ def outcomes(repository: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(outcomes: dict[str, str], name: str) -> None:
+def test_a_hostile_template_is_refused(outcomes: dict[str, str], name: str) -> None:
     assert outcomes[name].startswith("refused: ")
 
 

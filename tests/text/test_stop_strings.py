@@ -45,7 +45,7 @@ def test_agrees_with_the_reference_at_any_cut(text: str, stops: list[str], place
         (["", "x"], "yx"),
     ],
 )
-def test_every_single_cut(stops: list[str], text: str) -> None:
+def test_stop_strings_are_found_across_every_cut(stops: list[str], text: str) -> None:
     for first in range(len(text) + 1):
         for second in range(first, len(text) + 1):
             answer, matched, _ = run(stops, [text[:first], text[first:second], text[second:]])

@@ -51,11 +51,11 @@ def test_other_mappings_and_sequences_become_plain() -> None:
         ([], ""),
     ],
 )
-def test_content_is_text(content: Any, text: str) -> None:
+def test_content_parts_reach_templates_as_text(content: Any, text: str) -> None:
     assert template_messages([{"role": "user", "content": content}]) == [{"role": "user", "content": text}]
 
 
-def test_missing_content_and_null_fields() -> None:
+def test_missing_content_is_empty_and_null_fields_are_left_out() -> None:
     message = {"role": "assistant", "tool_calls": None, "name": None, "reasoning_content": "r"}
     assert template_messages([message]) == [{"role": "assistant", "content": "", "reasoning_content": "r"}]
 

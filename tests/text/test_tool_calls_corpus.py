@@ -130,7 +130,7 @@ def test_random_cuts_with_and_without_tools(name: str) -> None:
 @pytest.mark.parametrize("name", CORPUS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_random_completions_in_random_pieces(name: str, data: st.DataObject) -> None:
+def test_random_completions_are_read_alike_in_random_pieces(name: str, data: st.DataObject) -> None:
     text = "".join(data.draw(st.lists(st.sampled_from(PIECES[name]), max_size=25)))
     places = data.draw(st.lists(st.integers(0, len(text)), max_size=6))
     parsed = SYNTAXES[name].parse(text, TOOLS)
@@ -144,7 +144,7 @@ def test_random_completions_in_random_pieces(name: str, data: st.DataObject) -> 
 @pytest.mark.parametrize("name", CORPUS)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_damaged_completions(name: str, data: st.DataObject) -> None:
+def test_damaged_completions_are_read_alike_in_any_pieces(name: str, data: st.DataObject) -> None:
     text = data.draw(st.sampled_from(CORPUS[name])).text
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, len(text)))

@@ -210,7 +210,7 @@ def test_the_encoder_agrees_with_the_template_of_the_later_release(
         assert ours == template.render(messages, tools=tools, **variables)
 
 
-def test_templates_written_for_the_tests() -> None:
+def test_the_tests_own_templates_are_recognised() -> None:
     found = {
         name: recognise(getattr(templates, name), "any") for name in ("CHATML_JSON", "CHATML_XML", "HEADERS", "TURNS")
     }

@@ -137,7 +137,7 @@ def test_integers_keep_every_digit() -> None:
     assert typed({"type": "integer"}, "9" * 5000) == "9" * 5000
 
 
-def test_nesting_is_limited() -> None:
+def test_arguments_nested_too_deep_stay_text() -> None:
     deep = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     assert typed({"type": "array"}, deep) == json.loads(deep)
     assert typed({"type": "array"}, f"[{deep}]") == f"[{deep}]"

@@ -1,7 +1,7 @@
 #include "bindings/init.h"
 
 NB_MODULE(_native, module) {
-  // What an interpreter has not freed at its end is no leak to tell a user of.
+  // An interpreter that ends does not free everything; a user need not read of it.
   nanobind::set_leak_warnings(false);
   module.doc() = "The engine as it is in C++. Private to pocketllm_cpp, whose Python modules say what is public.";
   pocket::init_error(module);

@@ -53,7 +53,7 @@ class ConstraintMatchers:
                 pass  # the first constraint meets it again
 
     def pointers(self, constraint: Constraint, stop_ids: Collection[int], count: int) -> list[tuple[int, int]]:
-        """``count`` matchers at the start, for whoever releases them: the engine.
+        """``count`` matchers at the start of the text, as the addresses that ``Engine.submit`` takes over. Any thread.
 
         Raises:
             ConfigurationError: the constraint cannot be used; core has refused it before.

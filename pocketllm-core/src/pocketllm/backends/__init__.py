@@ -1,4 +1,4 @@
-"""What most backends need beside their engine. Nothing here has to be used; each part serves by itself.
+"""What most backends need beside their engine. Using it is a choice; each part works without the others.
 
 ``probing`` has the refusals of a probe, ``options`` the ranges of numbers among ``backend_options``, ``opening`` what
 an opening asks of a checkpoint, and ``features`` the capabilities of an engine that obeys every field of a request.

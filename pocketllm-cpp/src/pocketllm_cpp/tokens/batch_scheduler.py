@@ -174,7 +174,7 @@ class QwenBatchScheduler:
         return self._max_batch_size
 
     def set_prefill_token_budget(self, num_tokens: int) -> None:
-        """Prompt tokens one step may compute: fewer let running requests go on sooner; 0 computes whole prompts.
+        """Prompt tokens one step may compute: fewer keep running requests waiting less; 0 computes whole prompts.
 
         Raises:
             ConfigurationError: negative.
@@ -315,7 +315,7 @@ class QwenBatchScheduler:
 def _call(function: Callable[..., object], *arguments: object) -> None:
     try:
         function(*arguments)
-    except Exception:  # noqa: BLE001 - anybody's function may raise anything; the other requests go on
+    except Exception:  # noqa: BLE001 - anybody's function may raise anything; the other requests continue
         traceback.print_exc(file=sys.stderr)
 
 
