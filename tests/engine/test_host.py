@@ -489,7 +489,7 @@ def test_what_is_not_declared_is_refused_before_the_engine(toy_path: Path) -> No
         assert len(driven.engine.requests) == 1
 
 
-def test_progress_then_ready(toy_path: Path, backend: ManualBackend) -> None:
+def test_a_host_tells_its_progress_until_it_is_ready(toy_path: Path, backend: ManualBackend) -> None:
     backend.may_open.clear()
     with DrivenHost(toy_path, backend, wait=False) as driven:
         driven.drain_until(lambda: driven.host.progress[0] == "weights")

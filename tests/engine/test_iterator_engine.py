@@ -222,7 +222,7 @@ def test_cancel_ends_running_and_queued_sequences_between_steps(opened: Opened) 
     assert (stats.num_running, stats.num_waiting, stats.num_free_slots) == (0, 0, 1)
 
 
-def test_the_counters_count(opened: Opened) -> None:
+def test_the_counters_tell_tokens_and_steps(opened: Opened) -> None:
     engine, reader = opened(lambda request: iter([1, 2, STOP_ID]))
     (handle,) = submit(engine, make_request())
     reader.wait_finish(handle)

@@ -64,7 +64,7 @@ class TestInputs:
             prompts = [f"prompt {number}" for number in range(10)]
             assert [result.text for result in llm.generate(prompts)] == prompts
 
-    def test_arguments_as_keywords(self, toy_path: Path) -> None:
+    def test_engine_arguments_may_be_given_as_keywords(self, toy_path: Path) -> None:
         with LLM(model=str(toy_path), backend="echo") as llm:
             assert llm.generate("a")[0].text == "a"
         with LLM(toy_path, backend="echo") as llm:
@@ -139,7 +139,7 @@ class TestThreads:
             assert all(pool.map(ask, range(64)))
         assert llm.host.num_active == 0
 
-    def test_cancel_from_another_thread(self, toy_path: Path) -> None:
+    def test_a_stream_can_be_cancelled_from_another_thread(self, toy_path: Path) -> None:
         with LLM(_args(toy_path, backend_options=SLOW)) as llm:
             stream = llm.generate_stream("x", request_id="mine")
             next(stream)
@@ -197,7 +197,7 @@ class TestThreads:
 
 
 class TestAsync:
-    async def test_the_same_answers(self, async_llm: AsyncLLM) -> None:
+    async def test_both_apis_give_the_same_answers(self, async_llm: AsyncLLM) -> None:
         assert (await async_llm.generate("hello"))[0].text == "hello"
         assert [result.text for result in await async_llm.generate(["a", "b"])] == ["a", "b"]
         (chat,) = await async_llm.chat(MESSAGES)
@@ -273,7 +273,7 @@ class TestAsync:
         with pytest.raises(ConfigurationError, match="context"):
             await async_llm.generate(prompt)
 
-    async def test_cancel_and_close_while_streaming(self, toy_path: Path) -> None:
+    async def test_a_stream_ends_when_it_is_cancelled_or_its_llm_closes(self, toy_path: Path) -> None:
         async with AsyncLLM(_args(toy_path, backend_options=SLOW)) as llm:
             stream = llm.generate_stream("x", request_id="mine")
             await anext(stream)
@@ -284,7 +284,7 @@ class TestAsync:
             await llm.close()
             assert [event async for event in stream][-1].finish_reason == "cancelled"
 
-    def test_one_loop_each(self, toy_path: Path) -> None:
+    def test_an_async_llm_belongs_to_one_event_loop(self, toy_path: Path) -> None:
         llm = AsyncLLM(_args(toy_path))
 
         async def use() -> None:

@@ -32,7 +32,7 @@ sys.exit(7)
 
 @pytest.mark.parametrize("backend", ["echo", "torch", "cpp"])
 @pytest.mark.parametrize("script", [LEAVES_A_STREAM, LEAVES_WHILE_LOADING], ids=["in a stream", "while loading"])
-def test_an_end_without_a_close(smollm2_path: Path, backend: str, script: str) -> None:
+def test_a_program_that_closes_nothing_ends(smollm2_path: Path, backend: str, script: str) -> None:
     command = [sys.executable, "-c", script, str(smollm2_path), backend]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (7, "")

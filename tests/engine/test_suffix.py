@@ -39,7 +39,9 @@ def _with_tokens(toy_path: Path, folder: Path, surfaces: tuple[str, str, str]) -
         ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
     ],
 )
-def test_prefix_suffix_middle(toy_path: Path, tmp_path: Path, surfaces: tuple[str, str, str]) -> None:
+def test_a_suffix_is_put_between_the_checkpoints_three_tokens(
+    toy_path: Path, tmp_path: Path, surfaces: tuple[str, str, str]
+) -> None:
     with DrivenHost(_with_tokens(toy_path, tmp_path, surfaces), ManualBackend(CAPABLE)) as driven:
         assert driven.host.capabilities.supports_suffix
         (request,) = completion_request(BODY, driven.host.capabilities)

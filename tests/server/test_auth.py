@@ -62,14 +62,14 @@ async def test_each_key_in_each_spelling(key: str, header: str) -> None:
         {"x-api-key": "first-key,second-key"},
     ],
 )
-async def test_wrong_keys(headers: dict[str, str]) -> None:
+async def test_a_wrong_key_is_answered_with_401(headers: dict[str, str]) -> None:
     async with client_of(FakeLLM(), api_keys=KEYS) as client:
         response = await client.post(CHAT, json=HELLO, headers=headers)
     assert (response.status_code, response.json()["error"]["code"]) == (401, "invalid_api_key")
 
 
 @pytest.mark.parametrize("value", ["", "Bearer", "Bearer ", "Basic first-key", "first-key"])
-async def test_headers_without_a_key(value: str) -> None:
+async def test_a_header_without_a_key_is_answered_with_401(value: str) -> None:
     async with client_of(FakeLLM(), api_keys=KEYS) as client:
         response = await client.get("/v1/models", headers={"authorization": value})
     assert (response.status_code, response.json()["error"]["code"]) == (401, "missing_api_key")
@@ -123,7 +123,7 @@ async def test_the_prefix_of_a_proxy_opens_nothing() -> None:
         assert allowed.status_code == 200
 
 
-def test_key_file(tmp_path: Path) -> None:
+def test_a_key_file_holds_one_key_a_line(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("# of the team\nfirst-key\n\n  second-key  \n")
     assert read_key_file(str(path)) == KEYS

@@ -68,7 +68,7 @@ async def test_fields_reach_the_request() -> None:
     assert response.json()["model"] == "tiny"
 
 
-async def test_null_is_absent() -> None:
+async def test_a_field_that_is_null_counts_as_absent() -> None:
     model = FakeLLM(capabilities=GUIDE)
     nulls = dict.fromkeys(("temperature", "stop", "n", "logit_bias", "echo", "tool_choice", "seed", "stream"))
     async with client_of(model) as client:
@@ -120,7 +120,7 @@ async def test_stream_can_carry_usage_where_declared() -> None:
     assert events[-1]["usage"]["completion_tokens"] == 5
 
 
-async def test_choices_are_interleaved() -> None:
+async def test_choices_of_a_stream_are_interleaved() -> None:
     async with client_of(FakeLLM()) as client:
         body = {**HELLO, "n": 3, "temperature": 1}
         whole = (await client.post(CHAT, json=body)).json()
@@ -250,7 +250,7 @@ async def test_the_guides_refusal_byte_for_byte() -> None:
     )
 
 
-async def test_engine_that_fixes_its_sampling() -> None:
+async def test_an_engine_that_fixes_its_sampling_refuses_other_values() -> None:
     async with client_of(FakeLLM(capabilities=FIXED)) as client:
         absent = await client.post(CHAT, json=HELLO)
         same = await client.post(CHAT, json={**HELLO, "temperature": 0.7, "top_p": 0.9, "top_k": 20, "seed": 3})
@@ -327,7 +327,7 @@ async def test_two_restrictions_of_one_answer_are_refused() -> None:
         assert response.json()["error"]["param"] == param
 
 
-async def test_reasoning_in_both_spellings() -> None:
+async def test_reasoning_is_answered_in_both_spellings() -> None:
     model = FakeLLM(Script(reasoning="because"))
     async with client_of(model) as client:
         body = {**HELLO, "reasoning_field": "both"}
@@ -356,7 +356,7 @@ async def test_token_ids_are_returned_where_asked() -> None:
     assert ids == {0: [0, 1, 2, 3], 1: [0, 1, 2, 3]}
 
 
-async def test_usage_in_every_chunk() -> None:
+async def test_usage_may_be_asked_for_in_every_chunk() -> None:
     body = {**HELLO, "stream": True, "stream_options": {"continuous_usage_stats": True, "include_usage": True}}
     async with client_of(FakeLLM()) as client:
         events = events_of((await client.post(CHAT, json=body)).text)

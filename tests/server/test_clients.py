@@ -40,7 +40,7 @@ def stats(server: Live) -> Any:
     return server.app.service.model.stats()
 
 
-async def test_chat(server: Live) -> None:
+async def test_the_openai_client_reads_a_chat_answer(server: Live) -> None:
     async with client_for(server) as client:
         answer = await client.chat.completions.create(model="any", messages=MESSAGES)
         assert answer.choices[0].message.content == MESSAGES[0]["content"]
@@ -52,7 +52,7 @@ async def test_chat(server: Live) -> None:
         assert [model.id for model in (await client.models.list()).data] == ["tiny"]
 
 
-async def test_stream(server: Live) -> None:
+async def test_the_openai_client_reads_a_chat_stream(server: Live) -> None:
     async with client_for(server) as client:
         stream = await client.chat.completions.create(model="any", messages=MESSAGES, stream=True, n=2)
         texts, reasons = {0: "", 1: ""}, {}
@@ -65,7 +65,7 @@ async def test_stream(server: Live) -> None:
     assert reasons == {0: "stop", 1: "stop"}
 
 
-async def test_completion(server: Live) -> None:
+async def test_the_openai_client_reads_completions(server: Live) -> None:
     async with client_for(server) as client:
         answer = await client.completions.create(model="any", prompt=["a b c", "d"], max_tokens=2)
     assert [choice.index for choice in answer.choices] == [0, 1]

@@ -10,7 +10,7 @@ from tests.server.fake_llm import ECHOING, GUIDE, FakeLLM, Script
 from tests.server.http_app import COMPLETIONS, client_of, events_of
 
 
-async def test_plain_answer() -> None:
+async def test_a_completion_has_the_shape_of_openais() -> None:
     async with client_of(FakeLLM()) as client:
         body = (await client.post(COMPLETIONS, json={"prompt": "Once", "max_tokens": 2})).json()
     assert body["id"].startswith("cmpl-")
@@ -27,7 +27,9 @@ async def test_plain_answer() -> None:
         ([[1, 2], [3]], [(None, (1, 2)), (None, (3,))]),
     ],
 )
-async def test_every_shape_of_prompt(prompt: Any, wanted: list[tuple[str | None, tuple[int, ...]]]) -> None:
+async def test_a_prompt_may_have_every_documented_shape(
+    prompt: Any, wanted: list[tuple[str | None, tuple[int, ...]]]
+) -> None:
     model = FakeLLM()
     async with client_of(model) as client:
         body = (await client.post(COMPLETIONS, json={"prompt": prompt, "n": 2, "temperature": 1})).json()
@@ -50,7 +52,7 @@ async def test_stream_has_no_role_chunk() -> None:
     assert events[-1]["choices"][0]["finish_reason"] == "stop"
 
 
-async def test_log_probabilities_in_both_spellings() -> None:
+async def test_log_probabilities_are_answered_in_both_spellings() -> None:
     async with client_of(FakeLLM(Script(texts=("ab", "c")))) as client:
         body = {"prompt": "x", "logprobs": 1}
         logprobs = (await client.post(COMPLETIONS, json=body)).json()["choices"][0]["logprobs"]
@@ -90,7 +92,7 @@ async def test_log_probabilities_in_both_spellings() -> None:
     ],
     ids=lambda value: json.dumps(value)[:40],
 )
-async def test_refusals(fields: dict[str, Any], param: str) -> None:
+async def test_a_field_that_is_not_supported_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
     model = FakeLLM(capabilities=GUIDE)
     async with client_of(model) as client:
         response = await client.post(COMPLETIONS, json={"prompt": "x", **fields})
@@ -99,7 +101,7 @@ async def test_refusals(fields: dict[str, Any], param: str) -> None:
     assert model.active == {}
 
 
-async def test_neutral_values() -> None:
+async def test_neutral_values_pass_an_engine_with_few_features() -> None:
     fields = {"best_of": 1, "suffix": "", "echo": False, "top_logprobs": None, "user": "u", "model": "x"}
     async with client_of(FakeLLM(capabilities=GUIDE)) as client:
         response = await client.post(COMPLETIONS, json={"prompt": "x", **fields})

@@ -50,7 +50,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_defaults() -> None:
+def test_without_settings_every_default_holds() -> None:
     found = effective()
     assert found["port"] == (8000, "default")
     assert found["model"] == ("smollm2", "default")
@@ -202,5 +202,5 @@ SCALARS = st.one_of(st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow
 
 
 @given(st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3)))
-def test_values_survive_toml(value: Any) -> None:
+def test_any_value_survives_a_toml_file(value: Any) -> None:
     assert tomllib.loads(f"x = {toml_text(value)}")["x"] == value

@@ -22,7 +22,7 @@ async def preflight(client: httpx.AsyncClient, origin: str, headers: str = "auth
     return await client.options(CHAT, headers=asked)
 
 
-async def test_off_by_default() -> None:
+async def test_without_origins_no_answer_has_cors_headers() -> None:
     async with client_of(FakeLLM()) as client:
         for response in (
             await client.get("/v1/models", headers={"origin": CHAT_PAGE}),
@@ -67,13 +67,13 @@ async def test_every_origin_when_it_is_said() -> None:
     assert answer.headers["access-control-allow-origin"] == "*"
 
 
-async def test_credentials() -> None:
+async def test_credentials_are_allowed_when_asked_for() -> None:
     async with client_of(FakeLLM(), cors_origins=(CHAT_PAGE,), cors_credentials=True) as client:
         answer = await client.get("/v1/models", headers={"origin": CHAT_PAGE})
     assert answer.headers["access-control-allow-credentials"] == "true"
 
 
-async def test_a_stream_to_a_page() -> None:
+async def test_a_page_may_read_a_stream() -> None:
     async with client_of(FakeLLM(), cors_origins=(CHAT_PAGE,)) as client:
         answer = await client.post(CHAT, json={**HELLO, "stream": True}, headers={"origin": CHAT_PAGE})
     assert answer.headers["access-control-allow-origin"] == CHAT_PAGE

@@ -29,7 +29,7 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "path", ["/", "/v1", "/v1/embeddings", "/v1/models/", "/v1/moderations", "/v1/audio/speech", "/%ff", "/v1//models"]
 )
-async def test_unknown_paths(path: str) -> None:
+async def test_an_unknown_path_is_answered_with_404(path: str) -> None:
     async with client_of(FakeLLM()) as client:
         for method in ("GET", "POST", "DELETE"):
             response = await client.request(method, path)
@@ -38,7 +38,7 @@ async def test_unknown_paths(path: str) -> None:
 
 
 @pytest.mark.parametrize("method, path", [("GET", CHAT), ("PUT", COMPLETIONS), ("POST", "/health"), ("OPTIONS", CHAT)])
-async def test_wrong_methods(method: str, path: str) -> None:
+async def test_a_wrong_method_is_answered_with_405(method: str, path: str) -> None:
     async with client_of(FakeLLM()) as client:
         response = await client.request(method, path)
     assert response.status_code == 405
@@ -95,7 +95,7 @@ async def test_the_last_of_a_repeated_key_counts() -> None:
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "x"])
-async def test_other_content_types(kind: str | None) -> None:
+async def test_a_body_of_another_type_is_answered_with_415(kind: str | None) -> None:
     async with client_of(FakeLLM()) as client:
         headers = {} if kind is None else {"content-type": kind}
         response = await client.post(CHAT, content=json.dumps(HELLO).encode(), headers=headers)
@@ -104,7 +104,7 @@ async def test_other_content_types(kind: str | None) -> None:
 
 
 @pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON", "application/vnd.api+json"])
-async def test_json_content_types(kind: str) -> None:
+async def test_every_spelling_of_json_is_taken(kind: str) -> None:
     async with client_of(FakeLLM()) as client:
         response = await client.post(CHAT, content=json.dumps(HELLO).encode(), headers={"content-type": kind})
     assert response.status_code == 200
@@ -126,7 +126,7 @@ async def test_body_limit_with_and_without_a_declared_length() -> None:
     assert fits.status_code == 200
 
 
-async def test_body_that_does_not_come() -> None:
+async def test_a_body_that_does_not_come_times_out() -> None:
     app = create_app(FakeLLM(), ServerSettings(body_timeout_s=0.05))
     async with running(app):
         exchange = RawExchange(app, "POST", CHAT, b"")

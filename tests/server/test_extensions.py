@@ -70,7 +70,7 @@ async def test_a_refusal_is_a_400_in_openais_shape(toy_path: Path) -> None:
         assert (await _ask(server, "abc"))[0] == 200
 
 
-async def test_a_cache_answers(toy_path: Path) -> None:
+async def test_an_extension_may_answer_from_a_cache(toy_path: Path) -> None:
     answer_ids = open_checkpoint(toy_path).tokenizer().encode("from the cache")
     async with serving(toy_path, cache=Cache(answer_ids)) as server:
         _, answer = await _ask(server, "\x01\x02\x03")

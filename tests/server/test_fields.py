@@ -47,7 +47,7 @@ def test_a_field_has_one_row_per_endpoint() -> None:
         assert len(names) == len(set(names))
 
 
-def test_rows_are_complete() -> None:
+def test_every_row_of_the_field_table_is_complete() -> None:
     for row in FIELDS:
         assert row.doc.endswith("."), row.name
         assert bool(row.needs) == bool(row.instead) == bool(row.remedy), row.name
@@ -106,7 +106,7 @@ def test_other_spellings_of_constraints_point_to_the_one_that_is_served(endpoint
     assert name not in supported_fields(endpoint, EVERYTHING)
 
 
-def test_rows_describe_themselves() -> None:
+def test_every_row_of_the_field_table_describes_itself() -> None:
     described = {describe(row)[0]: describe(row) for row in FIELDS if COMPLETIONS in row.endpoints}
     assert described["prompt"][1:3] == ("completions", "always")
     assert described["echo"][2] == "supports_prompt_logprobs; else only false"

@@ -17,7 +17,7 @@ async def test_a_long_prefill_is_kept_alive() -> None:
     assert text.endswith("data: [DONE]\n\n")
 
 
-async def test_a_busy_stream_has_none() -> None:
+async def test_a_busy_stream_carries_no_keep_alive_comments() -> None:
     async with client_of(FakeLLM(Script(texts=("x",) * 30, pause_s=0.001)), keep_alive_interval_s=5) as client:
         text = (await client.post(CHAT, json={**HELLO, "stream": True})).text
     assert "keep-alive" not in text

@@ -18,7 +18,7 @@ from tests.server.live import live, post, read_response
 SLOW = Script(endless=True, pause_s=0.005)
 
 
-async def test_headers_that_are_too_large() -> None:
+async def test_headers_above_the_limit_are_refused() -> None:
     async with client_of(FakeLLM(), max_header_bytes=500) as client:
         large = await client.get("/v1/models", headers={"cookie": "x" * 500})
         fits = await client.get("/v1/models", headers={"cookie": "x" * 100})
@@ -128,7 +128,7 @@ PARTS = [{"type": "text", "text": "12345"}, {"type": "text", "text": "678901"}]
         ([request(messages=[{"role": "user", "content": ""}] * 4)], "messages"),
     ],
 )
-def test_prompts_that_are_too_large(requests: list[GenerationRequest], param: str) -> None:
+def test_prompts_above_the_limits_are_refused(requests: list[GenerationRequest], param: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         check_prompt_limits(LIMITS, requests)
     assert (caught.value.param, caught.value.status) == (param, 400)
@@ -151,7 +151,7 @@ async def test_prompts_that_are_too_large_over_http() -> None:
         assert (await client.post(CHAT, json={"messages": [turn] * 3})).status_code == 200
 
 
-def test_prompts_that_fit() -> None:
+def test_prompts_within_the_limits_pass() -> None:
     messages = [{"role": "user", "content": "x" * 10}, {"role": "assistant", "content": None}, {"role": "user"}]
     check_prompt_limits(LIMITS, [request("x" * 10)])
     check_prompt_limits(LIMITS, [request([1] * 10)])
@@ -179,7 +179,7 @@ def test_prompts_that_fit() -> None:
         ("root_path", "/llm/"),
     ],
 )
-def test_settings_out_of_bounds(name: str, value: Any) -> None:
+def test_limits_out_of_bounds_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         ServerSettings(**{name: value})
     assert caught.value.param == name

@@ -78,7 +78,7 @@ def to(server: Live, *, api_key: str = "none", model: str = "tiny") -> dict[str,
     return {"model": f"openai/{model}", "api_base": f"{server.url}/v1", "api_key": api_key, "num_retries": 0}
 
 
-async def test_chat_and_stream(toy_path: Path, client: Any) -> None:
+async def test_litellm_reads_a_chat_answer_and_its_stream(toy_path: Path, client: Any) -> None:
     async with echo(toy_path) as server:
         answer = await client.acompletion(**to(server), messages=ASK, temperature=0)
         assert answer.choices[0].message.content == ASK[0]["content"]
@@ -105,7 +105,7 @@ async def test_chat_and_stream(toy_path: Path, client: Any) -> None:
         assert text.choices[0].text.startswith("a b c")
 
 
-async def test_tool_round_trip(toy_path: Path, client: Any) -> None:
+async def test_litellm_calls_a_tool_and_brings_its_result(toy_path: Path, client: Any) -> None:
     async with echo(toy_path) as server:
         messages = list(WEATHER_ASK)
         answer = await client.acompletion(**to(server), messages=messages, tools=[WEATHER])
@@ -128,7 +128,7 @@ async def test_tool_round_trip(toy_path: Path, client: Any) -> None:
         assert whole.choices[0].finish_reason == "tool_calls"
 
 
-async def test_structured_output(smollm2_path: Path, client: Any) -> None:
+async def test_litellm_reads_a_structured_answer(smollm2_path: Path, client: Any) -> None:
     args = EngineArgs(model=str(smollm2_path), backend="torch", max_batch_size=2, max_model_len=512)
     async with live(AsyncLLM(args), served_model_name="smollm2") as server:
         ask = [{"role": "user", "content": "Is the sky blue or green? Give a colour and a number from 1 to 5."}]
@@ -173,7 +173,7 @@ async def test_errors_become_its_own(toy_path: Path, client: Any) -> None:
             await client.aembedding(model="openai/tiny", input=["x"], api_base=f"{server.url}/v1", api_key="secret")
 
 
-async def test_requests_at_once(toy_path: Path, client: Any) -> None:
+async def test_litellm_sends_many_requests_at_once(toy_path: Path, client: Any) -> None:
     async with echo(toy_path) as server:
 
         async def ask(number: int) -> str:

@@ -11,7 +11,7 @@ from pocketllm.cli.loading import loading_bar
 from tests.cli.test_loading import Console
 
 
-def test_there_is_one_bar() -> None:
+def test_loading_shows_one_bar_on_a_terminal() -> None:
     assert importlib.util.find_spec("pocketllm_server.loading_bar") is None
 
 
@@ -30,7 +30,7 @@ def test_it_shows_progress_and_can_be_taken_away(monkeypatch: pytest.MonkeyPatch
     assert stderr.getvalue().endswith("a line\n")
 
 
-def test_nothing_where_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_shows_nothing_where_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = Console(terminal=False)
     monkeypatch.setattr("sys.stderr", stderr)
     with loading_bar() as (report, stop):

@@ -126,7 +126,7 @@ def record(message: str, *args: object, **attributes: Any) -> logging.LogRecord:
     return made
 
 
-def test_text_lines() -> None:
+def test_a_text_line_tells_time_level_logger_and_request() -> None:
     line = TextLines().format(record("%s is late", "it", request_id="r1"))
     assert line.endswith("Z WARNING a.logger [r1]: it is late")
     assert TextLines().format(record("alone")).endswith("WARNING a.logger: alone")
@@ -153,7 +153,7 @@ def test_json_lines_are_always_one_json_line(odd: object) -> None:
     assert "odd" in json.loads(line)
 
 
-def test_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_below_the_level_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with logged("warning", "text", monkeypatch) as stream:
         logging.getLogger("x").info("not this")
         logging.getLogger("x").warning("this")

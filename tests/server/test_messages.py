@@ -44,7 +44,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
     return events
 
 
-async def test_plain_answer() -> None:
+async def test_a_message_has_the_shape_of_anthropics() -> None:
     model = FakeLLM()
     async with client_of(model) as client:
         response = await client.post(PATH, json=HELLO)
@@ -110,7 +110,7 @@ CHOICES: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("choice, chat", CHOICES)
-def test_tool_choice(choice: dict[str, Any], chat: dict[str, Any]) -> None:
+def test_tool_choices_of_anthropic_become_those_of_chat(choice: dict[str, Any], chat: dict[str, Any]) -> None:
     body = chat_body({**HELLO, "tools": [{**TOOL, "strict": True}], "tool_choice": choice})
     assert {name: body.get(name) for name in chat} == chat
     assert body["tools"][0]["function"]["strict"] is True
@@ -119,7 +119,7 @@ def test_tool_choice(choice: dict[str, Any], chat: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "thinking, mode", [({"type": "disabled"}, "chat"), ({"type": "enabled", "budget_tokens": 2048}, "thinking")]
 )
-def test_thinking(thinking: dict[str, Any], mode: str) -> None:
+def test_thinking_of_anthropic_becomes_a_mode(thinking: dict[str, Any], mode: str) -> None:
     assert chat_body({**HELLO, "thinking": thinking})["thinking_mode"] == mode
 
 
@@ -400,7 +400,7 @@ STATUSES = {400: "invalid_request_error", 401: "authentication_error", 403: "per
 
 
 @pytest.mark.parametrize("status, kind", STATUSES.items())
-def test_error_types(status: int, kind: str) -> None:
+def test_each_status_has_anthropics_error_type(status: int, kind: str) -> None:
     assert error_body(status, "m").error == {"type": kind, "message": "m"}
 
 
@@ -422,7 +422,7 @@ def client_for(server: Live) -> anthropic.AsyncAnthropic:
     return anthropic.AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0)
 
 
-async def test_anthropic_client() -> None:
+async def test_the_anthropic_client_reads_an_answer_and_its_stream() -> None:
     async with live(FakeLLM(Script(reasoning="hm"))) as server, client_for(server) as client:
         answer = await client.messages.create(**HELLO)
         assert [block.type for block in answer.content] == ["thinking", "text"]

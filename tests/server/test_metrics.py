@@ -77,7 +77,7 @@ def test_inter_token_count_is_tokens_minus_one_per_choice(arrivals: list[tuple[i
     assert metrics.num_generated_tokens == num_tokens
 
 
-async def test_identities_over_http() -> None:
+async def test_counts_add_up_over_http() -> None:
     model = FakeLLM()
     async with client_of(model) as client:
         for body in ({}, {"stream": True}, {"stream": True, "n": 2, "temperature": 1}, {"max_tokens": 1}):

@@ -37,7 +37,7 @@ async def client(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
             yield client
 
 
-async def test_plain_lines(client: httpx.AsyncClient) -> None:
+async def test_without_a_template_messages_become_plain_lines(client: httpx.AsyncClient) -> None:
     assert (await client.post("/apply-template", json=HELLO)).json() == {"prompt": "user: Hi\nassistant:"}
     num_tokens = (await client.post("/tokenize", json={"content": "user: Hi\nassistant:"})).json()["count"]
     accepted: list[dict[str, Any]] = [{}, {"tools": []}, {"tools": [TOOL], "tool_choice": "none"}]
@@ -56,7 +56,7 @@ async def test_plain_lines(client: httpx.AsyncClient) -> None:
         ("/v1/responses", {"input": "Hi", "tools": [{"type": "function", "name": "f"}]}),
     ],
 )
-async def test_tools_are_refused(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> None:
+async def test_without_a_template_tools_are_refused(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> None:
     response = await client.post(path, json=body)
     assert response.status_code == 400, response.text
     error = response.json()["error"]

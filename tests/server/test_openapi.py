@@ -81,7 +81,7 @@ def test_every_field_of_a_body_is_explained(shape: Any) -> None:
         assert schema.get("description"), name
 
 
-def test_policy_is_told() -> None:
+def test_the_document_tells_what_each_field_needs() -> None:
     properties = DOCUMENT["components"]["schemas"]["ChatBody"]["properties"]
     assert properties["min_p"]["x-pocketllm-needs"] == "supports_min_p"
     assert properties["user"]["x-pocketllm-inert"] is True
@@ -89,7 +89,7 @@ def test_policy_is_told() -> None:
     assert responses["store"]["x-pocketllm-accepted"] == [False]
 
 
-def test_patterns_are_ecmascript() -> None:
+def test_patterns_of_the_document_are_ecmascript() -> None:
     schemas = DOCUMENT["components"]["schemas"]
     patterns = [
         each["pattern"] for each in schemas["ChatBody"]["properties"]["request_id"]["anyOf"] if "pattern" in each
@@ -98,7 +98,7 @@ def test_patterns_are_ecmascript() -> None:
     assert all("\\Z" not in pattern for pattern in patterns)
 
 
-async def test_schemathesis_finds_nothing(smollm2_path: Path, tmp_path: Path) -> None:
+async def test_schemathesis_finds_no_answer_that_is_not_documented(smollm2_path: Path, tmp_path: Path) -> None:
     """Every boundary of every schema, right and wrong, over a socket: answers are as documented, and none is a 5xx."""
     args = EngineArgs(model=str(smollm2_path), backend="echo", placement="thread", max_model_len=512)
     async with live(AsyncLLM(args)) as server:

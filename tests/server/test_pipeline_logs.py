@@ -67,7 +67,7 @@ async def ask(server: Live, names: list[str], **fields: Any) -> None:
         await asyncio.gather(*requests)
 
 
-async def test_a_stage_that_logs(toy_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stage_that_logs_names_its_request(toy_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with logged("info", "json", monkeypatch) as stream:
         async with serving(toy_path, talkative=Talkative()) as server:
             stream.truncate(0)  # what the first forward pass said
@@ -77,7 +77,7 @@ async def test_a_stage_that_logs(toy_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {line.get("request_id") for line in lines} == {"one", "two", "three"}
 
 
-async def test_a_pipeline_that_fails(toy_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pipeline_that_fails_names_its_request(toy_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with logged("info", "json", monkeypatch) as stream:
         async with serving(toy_path) as server:
             with monkeypatch.context() as patch:

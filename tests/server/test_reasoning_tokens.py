@@ -44,7 +44,7 @@ async def post(client: httpx.AsyncClient, path: str, name: str, **fields: Any) -
     return response
 
 
-async def test_chat(client: httpx.AsyncClient) -> None:
+async def test_chat_usage_counts_reasoning_tokens(client: httpx.AsyncClient) -> None:
     for name, count in (("think", 8), ("cut", 8)):
         for n in (1, 3):
             answer = (await post(client, CHAT, name, n=n)).json()
@@ -56,13 +56,13 @@ async def test_chat(client: httpx.AsyncClient) -> None:
     assert "completion_tokens_details" not in plain.json()["usage"]
 
 
-async def test_a_stream_says_the_same(client: httpx.AsyncClient) -> None:
+async def test_a_stream_counts_the_same_reasoning_tokens(client: httpx.AsyncClient) -> None:
     plain = (await post(client, CHAT, "think", n=2)).json()["usage"]
     streamed = await post(client, CHAT, "think", n=2, stream=True, stream_options={"include_usage": True})
     assert events_of(streamed.text)[-1]["usage"] == plain
 
 
-async def test_responses(client: httpx.AsyncClient) -> None:
+async def test_responses_usage_counts_reasoning_tokens(client: httpx.AsyncClient) -> None:
     for name, count in (("think", 8), ("plain", 0)):
         usage = (await post(client, "/v1/responses", name)).json()["usage"]
         assert usage["output_tokens_details"] == {"reasoning_tokens": count}

@@ -106,7 +106,9 @@ async def _ask(server: Live, path: str, body: dict[str, Any], wanted: int) -> No
 
 @pytest.mark.parametrize("kind", [_answered, _cancelled, _dropped, _stalled])
 @pytest.mark.usefixtures("_no_collector")
-async def test_nothing_is_held(kind: Callable[[Live], Coroutine[Any, Any, None]], smollm2_path: Path) -> None:
+async def test_a_finished_request_leaves_nothing_held(
+    kind: Callable[[Live], Coroutine[Any, Any, None]], smollm2_path: Path
+) -> None:
     args = EngineArgs(
         model=str(smollm2_path),
         backend="echo",

@@ -22,7 +22,7 @@ async def test_a_well_formed_id_is_echoed(sent: str) -> None:
 
 
 @pytest.mark.parametrize("sent", [None, "", "x" * 129, "two words", "a\tb", "<script>", 'quo"te', "comma,"])
-async def test_otherwise_one_is_made(sent: str | None) -> None:
+async def test_a_request_without_an_id_gets_one(sent: str | None) -> None:
     headers = {} if sent is None else {"x-request-id": sent}
     async with client_of(FakeLLM()) as client:
         made = [(await client.get("/v1/models", headers=headers)).headers["x-request-id"] for _ in range(2)]
@@ -44,7 +44,7 @@ async def test_otherwise_one_is_made(sent: str | None) -> None:
         ("GET", "/metrics", {}, 200),
     ],
 )
-async def test_on_answers_of_every_kind(method: str, path: str, body: object, status: int) -> None:
+async def test_answers_of_every_kind_carry_the_request_id(method: str, path: str, body: object, status: int) -> None:
     async with client_of(FakeLLM(), max_body_bytes=1000) as client:
         response = await client.request(method, path, json=body)
     assert response.status_code == status

@@ -46,7 +46,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
     return events
 
 
-async def test_plain_answer() -> None:
+async def test_a_response_has_the_shape_of_openais() -> None:
     async with client_of(FakeLLM()) as client:
         response = await client.post(PATH, json={"input": "Hi", "metadata": {"a": "b"}, "model": "any"})
     assert response.status_code == 200
@@ -246,7 +246,7 @@ def replayed(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [done[index] for index in sorted(done)]
 
 
-async def test_log_probabilities() -> None:
+async def test_responses_carry_log_probabilities_whole_and_streamed() -> None:
     body = {"input": "Hi", "include": ["message.output_text.logprobs"], "top_logprobs": 2}
     async with client_of(FakeLLM(Script(texts=("é", "b")))) as client:
         whole = (await client.post(PATH, json=body)).json()
@@ -408,7 +408,7 @@ class Person(pydantic.BaseModel):
     age: int
 
 
-async def test_openai_client() -> None:
+async def test_the_openai_client_reads_a_parsed_response() -> None:
     script = Script(texts=('{"name": "Ada",', ' "age": 36}'), reasoning="hm")
     async with (
         live(FakeLLM(script, ABLE)) as server,

@@ -136,7 +136,7 @@ async def test_logit_bias_forces_and_bans(model: SmolLM2) -> None:
 # ------------------------------------------------------------------------------------------------------------ limits
 
 
-async def test_lengths(model: SmolLM2) -> None:
+async def test_max_tokens_bounds_smollm2s_answers(model: SmolLM2) -> None:
     plain = await model.chat()
     assert plain["choices"][0]["finish_reason"] == "stop"
     assert plain["usage"]["completion_tokens"] < 16
@@ -154,7 +154,7 @@ async def test_lengths(model: SmolLM2) -> None:
     assert on["usage"]["completion_tokens"] == 16
 
 
-async def test_stop_strings_and_ids(model: SmolLM2) -> None:
+async def test_stop_strings_and_ids_end_smollm2s_answers(model: SmolLM2) -> None:
     answer = await model.complete(return_token_ids=True)
     text, ids = answer["choices"][0]["text"], answer["choices"][0]["token_ids"]
     # Strings that begin in the middle of a token and end in the next one.
@@ -271,7 +271,7 @@ async def test_prompt_lists_and_n_number_their_choices(model: SmolLM2) -> None:
     assert answer["usage"]["completion_tokens"] == 4 * 6
 
 
-async def test_token_ids_in_and_out(model: SmolLM2) -> None:
+async def test_token_ids_may_be_sent_and_asked_for(model: SmolLM2) -> None:
     ids = await model.tokenize(PROMPT)
     answer = await model.complete(return_token_ids=True)
     choice = answer["choices"][0]
@@ -343,7 +343,7 @@ async def test_template_fields_reach_the_prompt_and_the_answer(model: SmolLM2) -
 # ------------------------------------------------------------------------------------------------------- structure
 
 
-async def test_response_formats(model: SmolLM2) -> None:
+async def test_response_formats_shape_smollm2s_answers(model: SmolLM2) -> None:
     question = [
         {"role": "user", "content": "Italy"}, {"role": "assistant", "content": '{"capital": "Rome"}'},
         {"role": "user", "content": "Spain"}, {"role": "assistant", "content": '{"capital": "Madrid"}'},
@@ -366,7 +366,7 @@ async def test_response_formats(model: SmolLM2) -> None:
         assert check(await model.text(structured_outputs=outputs, **SAMPLED)), outputs
 
 
-async def test_tool_choices(model: SmolLM2) -> None:
+async def test_tool_choices_hold_smollm2_to_a_call(model: SmolLM2) -> None:
     fields = {"tools": [TOOL], "max_tokens": 60}
     for choice in ("required", {"type": "function", "function": {"name": "look_up"}}):
         answer = await model.chat(tool_choice=choice, parallel_tool_calls=False, **fields)

@@ -41,7 +41,7 @@ async def listed(client: httpx.AsyncClient) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("capabilities", [EVERYTHING, GUIDE, FIXED], ids=["everything", "guide", "fixed"])
-async def test_the_list_is_true(capabilities: Capabilities) -> None:
+async def test_the_list_of_supported_fields_is_true(capabilities: Capabilities) -> None:
     async with client_of(FakeLLM(capabilities=capabilities)) as client:
         told = await listed(client)
         assert set(told) == {"chat", "completions", "responses", "messages"}

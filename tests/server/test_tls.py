@@ -56,7 +56,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
-async def test_answers_and_streams(certificate: Certificate) -> None:
+async def test_answers_and_streams_pass_over_tls(certificate: Certificate) -> None:
     certfile, keyfile, cafile = certificate
     trust = ssl.create_default_context(cafile=cafile)
     async with live(FakeLLM(), ssl_certfile=certfile, ssl_keyfile=keyfile) as server:
@@ -86,7 +86,7 @@ async def test_a_client_that_does_not_trust_it_harms_nobody(certificate: Certifi
             assert (await client.get("/ready")).status_code == 200
 
 
-def test_a_key_with_a_password(tmp_path: Path) -> None:
+def test_a_tls_key_may_have_a_password(tmp_path: Path) -> None:
     certfile, keyfile, _ = make_certificate(tmp_path / "locked", password="open sesame")
     assert tls_context(ServerSettings(ssl_certfile=certfile, ssl_keyfile=keyfile, ssl_keyfile_password="open sesame"))
     for password in ("wrong", None):
@@ -94,13 +94,13 @@ def test_a_key_with_a_password(tmp_path: Path) -> None:
             tls_context(ServerSettings(ssl_certfile=certfile, ssl_keyfile=keyfile, ssl_keyfile_password=password))
 
 
-def test_one_file_for_both(tmp_path: Path, certificate: Certificate) -> None:
+def test_certificate_and_key_may_share_a_file(tmp_path: Path, certificate: Certificate) -> None:
     both = tmp_path / "both.pem"
     both.write_text("".join(Path(path).read_text() for path in certificate[:2]))
     assert tls_context(ServerSettings(ssl_certfile=str(both))) is not None
 
 
-def test_files_that_do_not_do(tmp_path: Path, certificate: Certificate) -> None:
+def test_a_wrong_certificate_or_key_is_named(tmp_path: Path, certificate: Certificate) -> None:
     other = make_certificate(tmp_path / "other")
     (tmp_path / "garbage").write_text("no certificate")
     for certfile, keyfile in (
@@ -117,7 +117,7 @@ def test_files_that_do_not_do(tmp_path: Path, certificate: Certificate) -> None:
         ServerSettings(ssl_keyfile=certificate[1])
 
 
-def test_the_address_says_so() -> None:
+def test_the_address_of_a_tls_server_says_https() -> None:
     listener = bind("127.0.0.1", 0)
     assert url_of(listener, secure=True).startswith("https://127.0.0.1:")
     listener.close()

@@ -145,7 +145,7 @@ async def test_an_active_name_is_refused_and_can_be_cancelled(path: str) -> None
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_requests_are_counted(path: str) -> None:
+async def test_translated_requests_are_counted_by_path(path: str) -> None:
     async with client_of(FakeLLM()) as client:
         for stream in (False, True):
             await client.post(path, json={**SMALL[path], "stream": stream})

@@ -59,7 +59,7 @@ def test_another_file_is_left_alone(tmp_path: Path) -> None:
     assert path.read_text() == "mine"
 
 
-def test_a_path_that_cannot_be() -> None:
+def test_a_socket_path_that_cannot_be_bound_is_named() -> None:
     for path in ("/no/such/folder/llm.sock", "x" * 200):
         with pytest.raises(ConfigurationError, match="Cannot listen"):
             bind_unix(path)

@@ -47,7 +47,7 @@ def test_every_registered_family_is_tested(tmp_path: Path) -> None:
 
 # Chunks cross the window of 16 and the linear layers' chunks of 64 in several places.
 @pytest.mark.parametrize("chunk_tokens", [512, 33, 7])
-def test_equals_transformers(tiny: TinyCheckpoint, chunk_tokens: int) -> None:
+def test_every_family_equals_transformers(tiny: TinyCheckpoint, chunk_tokens: int) -> None:
     ids = random_ids(70, 1)
     with Driver.open(tiny.path, dtype="float32", prefill_chunk_tokens=chunk_tokens) as driver:
         stream = driver.run(ids, max_tokens=GENERATED, logprobs=True, top_logprobs=3, prompt_logprobs=True)

@@ -177,7 +177,7 @@ def test_prompt_logprobs_are_transformers_log_softmax(tiny: TinyLlama) -> None:
         assert entry.logprob == pytest.approx(float(expected[entry.row - 1, ids[entry.row]]), abs=TOLERANCE)
 
 
-def test_sharded_safetensors(tmp_path: Path) -> None:
+def test_sharded_safetensors_are_read_as_one_model(tmp_path: Path) -> None:
     tiny = write_tiny_llama(tmp_path, max_shard_size="100KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     bench = Bench(tiny.path)
@@ -198,7 +198,7 @@ def test_half_precision_is_close(tiny: TinyLlama, dtype: str, tolerance: float) 
 
 
 @pytest.mark.parametrize("quantization", ["F32", "F16", "BF16", "Q8_0"])
-def test_gguf_twin(quantization: str, tmp_path: Path) -> None:
+def test_a_gguf_twin_stays_close_to_its_original(quantization: str, tmp_path: Path) -> None:
     """q and k rows permuted as the format has them, the llama3 rule as a tensor of divisors."""
     tiny = write_tiny_llama(tmp_path / "hf", rope_parameters=LLAMA3_ROPE)
     file = write_gguf_twin(tiny, tmp_path / "twin.gguf", quantization)
@@ -338,7 +338,7 @@ def test_storage_forms_keep_smollm2s_distribution(smollm2_path: Path, repository
         assert agreement > 0.95, (precision.linear_name, agreement)
 
 
-def test_smollm2_goldens(smollm2_path: Path) -> None:
+def test_smollm2_gives_its_golden_texts(smollm2_path: Path) -> None:
     """Token for token in float32, and the default storage form gives the same texts here."""
     for dtype in ("float32", None):
         with Driver.open(smollm2_path, dtype=dtype, max_model_len=256) as driver:

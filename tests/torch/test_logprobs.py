@@ -7,7 +7,7 @@ import torch
 from pocketllm_torch.engine.logprobs import token_logprobs
 
 
-def test_chosen_and_ranked() -> None:
+def test_log_probabilities_are_exact_and_ranked() -> None:
     logits = torch.randn((6, 97), generator=torch.Generator().manual_seed(0)) * 4
     reference = torch.log_softmax(logits.double(), -1)
     tokens = [3, 96, 0, 50, 7, 7]
@@ -32,7 +32,7 @@ def test_asking_for_more_than_there_is() -> None:
     assert len(entry.top) == 3
 
 
-def test_huge_logits_and_no_rows() -> None:
+def test_huge_logits_give_finite_log_probabilities_and_no_rows_give_none() -> None:
     (entry,) = token_logprobs(torch.tensor([[1e4, -1e4, float("-inf")]]), [0], [1])
     assert entry.logprob == 0.0
     assert token_logprobs(torch.empty((0, 3)), [], []) == []

@@ -118,7 +118,7 @@ def test_choices_share_a_prefill_and_equal_single_requests(driver: Driver) -> No
     settle(driver)
 
 
-def test_more_choices_than_slots(tiny: TinyLlama) -> None:
+def test_more_choices_than_slots_wait_their_turn(tiny: TinyLlama) -> None:
     prompt = random_ids(20, seed=6)
     with Driver.open(tiny.path, dtype="float32", max_batch_size=2) as driver:
         streams = driver.submit(prompt, n=5, max_tokens=4)
@@ -199,7 +199,7 @@ def test_priority_overtakes_the_queue(tiny: TinyLlama) -> None:
 # ------------------------------------------------------------------------------------------------------ cancellation
 
 
-def test_cancelling_a_running_stream(driver: Driver) -> None:
+def test_a_running_stream_can_be_cancelled(driver: Driver) -> None:
     (stream,) = driver.submit(random_ids(5, seed=1), max_tokens=400)
     (other,) = driver.submit(random_ids(6, seed=2), max_tokens=30)
     driver.wait_for_tokens(stream, 3)

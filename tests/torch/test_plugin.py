@@ -237,7 +237,7 @@ def test_a_broken_checkpoint_raises_before_the_engine_starts(tiny: TinyLlama, tm
         open_engine(EngineArgs(model=str(path)), open_checkpoint(path), lambda stage, fraction: None)
 
 
-def test_dtype_names() -> None:
+def test_a_dtype_may_be_named_in_every_spelling() -> None:
     import torch
 
     cpu = torch.device("cpu")

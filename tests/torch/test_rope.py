@@ -28,7 +28,7 @@ RULES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule["rope_type"]))
-def test_rotation_equals_transformers(rule: dict[str, Any]) -> None:
+def test_every_rotation_rule_equals_transformers(rule: dict[str, Any]) -> None:
     config = LlamaConfig(hidden_size=128, num_attention_heads=2, rope_parameters=rule)
     positions = torch.tensor([0, 1, 5, 100, 2047])
     x = torch.randn((5, 3, 64), generator=torch.Generator().manual_seed(0))

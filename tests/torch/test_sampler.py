@@ -158,7 +158,7 @@ def test_the_raw_logits_are_left_unchanged() -> None:
     assert torch.equal(logits, before)
 
 
-def test_penalties_against_a_plain_reference() -> None:
+def test_penalties_equal_a_plain_reference() -> None:
     row = random_logits(1, seed=8)[0]
     prompt, answer = [1, 2, 2], [3, 3, 3, 2]
     params = SamplingParams(repetition_penalty=1.7, frequency_penalty=0.3, presence_penalty=-0.4)

@@ -110,7 +110,7 @@ def test_first_come_first_served_without_overtaking() -> None:
     assert scheduler.waiting == [*large, *small]
 
 
-def test_priority_goes_first() -> None:
+def test_the_higher_priority_goes_first() -> None:
     scheduler = make(max_num_sequences=1)
     low, high = request(4), request(4, priority=5)
     scheduler.add(low)
