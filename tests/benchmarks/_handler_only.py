@@ -16,16 +16,18 @@ from starlette.types import Receive, Scope, Send
 
 from pocketllm import EngineArgs
 from pocketllm.async_llm import AsyncLLM
+from pocketllm_server.answers.sse import DONE, HEADERS
 from pocketllm_server.app import App
-from pocketllm_server.http_io import read_body
-from pocketllm_server.layers import with_layers
-from pocketllm_server.listener import bind, url_of
+from pocketllm_server.config.settings import ServerSettings
+from pocketllm_server.layers.order import with_layers
 from pocketllm_server.logs import configure_logging
+from pocketllm_server.models.model import Model
+from pocketllm_server.models.models import Models
 from pocketllm_server.routes.probes import Ready
 from pocketllm_server.serve import serve
 from pocketllm_server.service import Service
-from pocketllm_server.settings import ServerSettings
-from pocketllm_server.sse import DONE, HEADERS
+from pocketllm_server.transport.http_io import read_body
+from pocketllm_server.transport.listener import bind, url_of
 
 
 class ReadyMade:
@@ -80,14 +82,13 @@ async def run(delay_s: float) -> int:
     settings = ServerSettings(served_model_name="smollm2", log_level="warning")
     configure_logging(settings.log_level, settings.log_format)
     handler = ReadyMade(delay_s)
-    model = AsyncLLM(EngineArgs(model="smollm2", backend="echo"))
+    model = Model(AsyncLLM(EngineArgs(model="smollm2", backend="echo")), settings.served_model_name)
+    app = HandlerOnly(Service(Models([model]), settings), handler)
     listener = bind("127.0.0.1", 0)
     print(f"Ready-made events at {url_of(listener)};", flush=True)
     clock = asyncio.create_task(handler.clock())
     try:
-        return await serve(
-            HandlerOnly(Service(model, settings), handler), listener, lambda line: print(line, flush=True)
-        )
+        return await serve(app, listener, lambda line: print(line, flush=True))
     finally:
         clock.cancel()
 

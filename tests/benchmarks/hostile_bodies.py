@@ -21,7 +21,7 @@ from multiprocessing.synchronize import Event
 
 from server_load import ECHO, HEALTH_EVERY_S, HOST, MAX_HEALTH_P99_S, SERVE, running
 
-from pocketllm_server.settings import ServerSettings
+from pocketllm_server.config.settings import ServerSettings
 from pocketllm_server.wire.decode import MAX_DEPTH, VALUES_PER_CONTAINER
 
 NUM_VALUES = ServerSettings().max_json_values - 100

@@ -14,7 +14,7 @@ from pocketllm.checkpoint.gguf_types import TENSOR_TYPES_BY_NAME
 from pocketllm.cli.engine_options import EngineOption
 from pocketllm.cli.group import program
 from pocketllm.engine_env import ENGINE_ENVIRONMENT
-from pocketllm_server.config_file import ALIASES, ConfiguredCommand
+from pocketllm_server.config.config_file import ALIASES, ConfiguredCommand
 from tests.docs.server import server
 
 

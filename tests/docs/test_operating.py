@@ -187,7 +187,7 @@ async def test_the_page_lists_the_reasons_that_ready_gives(life: Life) -> None:
         for status in ("loading", "closed", "failed", "ready"):
             failing.status = status
             seen.add((await client.get("/ready")).json()["reason"])
-        readiness = client.app.service.readiness  # type: ignore[attr-defined]
+        readiness = client.app.service.models.default.readiness  # type: ignore[attr-defined]
         await until(lambda: readiness.verdict().reason == "warm_up_failed")
         seen.add((await client.get("/ready")).json()["reason"])
     assert seen == set(names(table("Probes", head="reason")))

@@ -183,7 +183,7 @@ async def _main(seconds: float, seed: int) -> None:
     rng = random.Random(seed)
     for app in scripted_apps():
         async with running(app):
-            while not app.service.readiness.verdict().ready:  # noqa: ASYNC110  # once, at the start
+            while not app.service.models.default.readiness.verdict().ready:  # noqa: ASYNC110  # once, at the start
                 await asyncio.sleep(0.01)
             count = await fuzz(app, rng, seconds=seconds / 3)
             print(f"{count} requests, no 5xx, no hang")

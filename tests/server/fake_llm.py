@@ -15,9 +15,11 @@ from pocketllm.errors import (
     EngineError,
     PocketLLMError,
     RequestCancelledError,
+    UnsupportedFeatureError,
 )
 from pocketllm.fields.requests import check_request
 from pocketllm.fields.token_ids import check_token_ids
+from pocketllm.prompt.builder import PromptBuilder
 from pocketllm.types import (
     CancelReason,
     Capabilities,
@@ -99,9 +101,13 @@ class FakeTokenizer:
 class FakeHost:
     tokenizer = FakeTokenizer()
 
+    @property
+    def prompts(self) -> PromptBuilder:
+        raise UnsupportedFeatureError("The scripted model brings no tokenizer: use a real one.")
+
 
 class FakeLLM:
-    """See :class:`pocketllm_server.served_model.ServedModel`."""
+    """See :class:`pocketllm_server.models.client.ModelClient`."""
 
     def __init__(self, script: Script | None = None, capabilities: Capabilities = EVERYTHING) -> None:
         self.script = script or Script()

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from pocketllm_server.app import App, create_app
-from pocketllm_server.settings import ServerSettings
+from pocketllm_server.config.settings import ServerSettings
 from tests.server.fake_llm import FakeLLM
 
 CHAT = "/v1/chat/completions"
@@ -38,6 +38,12 @@ async def running(app: App) -> AsyncIterator[None]:
 @asynccontextmanager
 async def client_of(model: FakeLLM, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(model, ServerSettings(**{"served_model_name": "tiny", **settings}))
+    async with client_over(app) as client:
+        yield client
+
+
+@asynccontextmanager
+async def client_over(app: App) -> AsyncIterator[httpx.AsyncClient]:
     async with running(app):
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:

@@ -10,10 +10,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from pocketllm_server.app import App, create_app
-from pocketllm_server.listener import bind
+from pocketllm_server.config.settings import ServerSettings
+from pocketllm_server.models.client import ModelClient
 from pocketllm_server.serve import serve
-from pocketllm_server.served_model import ServedModel
-from pocketllm_server.settings import ServerSettings
+from pocketllm_server.transport.listener import bind
 from tests.server.http_app import until
 
 
@@ -38,15 +38,16 @@ class Live:
 
 
 @asynccontextmanager
-async def live(model: ServedModel, *, wait: bool = True, **settings: Any) -> AsyncIterator[Live]:
-    app = create_app(model, ServerSettings(**{"served_model_name": "tiny", "drain_timeout_s": 1.0, **settings}))
+async def live(client: ModelClient, *, wait: bool = True, **settings: Any) -> AsyncIterator[Live]:
+    app = create_app(client, ServerSettings(**{"served_model_name": "tiny", "drain_timeout_s": 1.0, **settings}))
     listener = bind("127.0.0.1", 0)
     said: list[str] = []
     server = Live(app, listener.getsockname()[1], asyncio.create_task(serve(app, listener, said.append)))
     server.said = said
     try:
         if wait:
-            await until(lambda: app.service.readiness.verdict().ready, 180)  # a busy machine loads slowly
+            model = app.service.models.default
+            await until(lambda: model.readiness.verdict().ready, 180)  # a busy machine loads slowly
         yield server
     finally:
         if not server.task.done():

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pocketllm.errors import ConfigurationError
-from pocketllm_server import auth
-from pocketllm_server.auth import read_key_file
-from pocketllm_server.settings import ServerSettings
+from pocketllm_server.config.key_file import read_key_file
+from pocketllm_server.config.settings import ServerSettings
+from pocketllm_server.layers import auth
 from tests.server.fake_llm import FakeLLM
 from tests.server.http_app import CHAT, COMPLETIONS, HELLO, client_of
 

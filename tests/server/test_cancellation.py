@@ -6,7 +6,7 @@ import json
 import pytest
 
 from pocketllm_server.app import create_app
-from pocketllm_server.settings import ServerSettings
+from pocketllm_server.config.settings import ServerSettings
 from tests.server.fake_llm import FakeLLM, Script
 from tests.server.http_app import CHAT, COMPLETIONS, HELLO, RawExchange, client_of, events_of, running, until
 
@@ -95,7 +95,7 @@ async def test_a_client_that_leaves_frees_its_slot(stream: bool) -> None:
         await asyncio.wait_for(task, 5)
         assert model.left == ["r"]
         assert model.active == {}
-        assert len(app.service.active) == 0
+        assert app.service.models.num_active == 0
         assert exchange.status == (200 if stream else None)
         assert b"[DONE]" not in exchange.body
 

@@ -8,7 +8,7 @@ import pytest
 
 from pocketllm.errors import QueueFullError
 from pocketllm.types import Constraint
-from pocketllm_server import sse
+from pocketllm_server.answers import chat, choices
 from tests.server.fake_llm import FIXED, GUIDE, FakeLLM, Script
 from tests.server.field_values import TOOL
 from tests.server.http_app import CHAT, HELLO, client_of, events_of
@@ -398,7 +398,8 @@ async def test_each_event_of_a_stream_is_encoded_once(fields: dict[str, Any], mo
         encoded.append(value)
         return msgspec.json.encode(value)
 
-    monkeypatch.setattr(sse, "_encode", encode)
+    for module in (chat, choices):
+        monkeypatch.setattr(module, "encode", encode)
     texts = tuple(f"piece {index} " for index in range(50))
     async with client_of(FakeLLM(Script(texts=texts))) as client:
         response = await client.post(CHAT, json={**HELLO, **fields, "stream": True})

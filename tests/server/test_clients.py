@@ -37,7 +37,7 @@ def client_for(server: Live) -> openai.AsyncOpenAI:
 
 
 def stats(server: Live) -> Any:
-    return server.app.service.model.stats()
+    return server.app.service.models.default.client.stats()
 
 
 async def test_the_openai_client_reads_a_chat_answer(server: Live) -> None:
@@ -83,7 +83,7 @@ async def test_stream_closed_early_frees_its_slot(server: Live) -> None:
         await until(lambda: stats(server).num_running == 1, 10)
         await stream.close()
         await until(lambda: stats(server).num_running == 0, 10)
-        assert len(server.app.service.active) == 0
+        assert server.app.service.models.num_active == 0
 
 
 async def test_cancellation_by_the_id_of_the_stream(server: Live) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pocketllm_server.wire.completion_logprobs import TextOffsets
+from pocketllm_server.wire.completions_logprobs import TextOffsets
 from tests.server.fake_llm import ECHOING, GUIDE, FakeLLM, Script
 from tests.server.http_app import COMPLETIONS, client_of, events_of
 

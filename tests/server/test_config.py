@@ -17,7 +17,7 @@ from pocketllm.cli.engine_options import EngineOption
 from pocketllm.cli.group import program
 from pocketllm.errors import PocketLLMError
 from pocketllm_server.cli import serve
-from pocketllm_server.config_file import ALIASES, toml_text
+from pocketllm_server.config.config_file import ALIASES, toml_text
 
 LINE = re.compile(r"^(?:# )?(\S+) (?:= (.*?)|is .*?)  # (.+)$")
 
@@ -73,6 +73,14 @@ def test_every_layer_wins_over_those_below(file: Path) -> None:
     assert found["max_batch_size"] == (22, "environment POCKETLLM_MAX_BATCH_SIZE")
     found = effective()
     assert (found["port"], found["max_batch_size"]) == ((8000, "default"), (1, "default"))
+
+
+def test_the_manual_gives_the_order_that_holds(repository: Path) -> None:
+    text = " ".join((repository / "docs/api.md").read_text(encoding="utf-8").split())
+    assert (
+        "Each has a flag, a key of the TOML file that `--config` names, and an environment variable "
+        "(`POCKETLLM_…`), in this order of precedence"
+    ) in text
 
 
 def test_false_in_the_file_wins_over_true_in_the_environment(file: Path) -> None:
@@ -135,13 +143,13 @@ def test_secrets_are_not_printed(tmp_path: Path) -> None:
         ("port = true", "'port' = True is neither text nor a number"),
         ("port = 1979-05-27", "neither text nor a number"),
         ("access_log = 1", "neither true nor false"),
-        ("backend_options = 1", "no table"),
-        ("[backend_options]\nx = 1979-05-27", "no text, number, list or table"),
+        ("backend_options = 1", "not a table"),
+        ("[backend_options]\nx = 1979-05-27", "not text, a number, a list or a table"),
         ("log_level = 'loud'", "'loud' is not one of"),
         ("port = 70000", "port = 70000 is out of range"),
         ("max_batch_size = 4\nmax_num_seqs = 5", "twice"),
-        ("port = ", "is no TOML"),
-        ("port = 1\nport = 2", "is no TOML"),
+        ("port = ", "is not TOML"),
+        ("port = 1\nport = 2", "is not TOML"),
     ],
 )
 def test_what_a_file_may_not_hold(tmp_path: Path, text: str, words: str) -> None:

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from pocketllm.errors import ConfigurationError
-from pocketllm_server.settings import ServerSettings
+from pocketllm_server.config.settings import ServerSettings
 from tests.server.fake_llm import FakeLLM
 from tests.server.http_app import CHAT, HELLO, client_of
 
@@ -82,7 +82,7 @@ async def test_a_page_may_read_a_stream() -> None:
 
 @pytest.mark.parametrize("origin", ["chat.example.org", "https://chat.example.org/", "https://", "://x", ""])
 def test_what_is_no_origin_is_refused(origin: str) -> None:
-    with pytest.raises(ConfigurationError, match="no origin"):
+    with pytest.raises(ConfigurationError, match="not an origin"):
         ServerSettings(cors_origins=(origin,))
 
 

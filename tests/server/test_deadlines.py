@@ -26,4 +26,4 @@ async def test_a_deadline_hands_over_what_arrived(smollm2_path: Path) -> None:
         streamed = events_of((await client.post(COMPLETIONS, json={**body, "stream": True})).text)
         ends = {e["choices"][0]["index"]: e["choices"][0]["finish_reason"] for e in streamed}
         assert ends == {0: "cancelled", 1: "cancelled", 2: "stop", 3: "stop"}
-        assert len(server.app.service.active) == 0
+        assert server.app.service.models.num_active == 0

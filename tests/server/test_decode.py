@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pocketllm.errors import ConfigurationError, PocketLLMError
+from pocketllm_server.config.settings import ServerSettings
 from pocketllm_server.service import Service
-from pocketllm_server.settings import ServerSettings
 from pocketllm_server.wire.decode import (
     MAX_DEPTH,
     MAX_INT,

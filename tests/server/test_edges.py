@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from pocketllm_server.app import create_app
-from pocketllm_server.settings import ServerSettings
+from pocketllm_server.config.settings import ServerSettings
 from tests.server.fake_llm import FakeLLM
 from tests.server.http_app import CHAT, COMPLETIONS, HELLO, RawExchange, client_of, running
 

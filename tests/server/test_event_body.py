@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from pocketllm_server.chunk_framing import WRITE
-from pocketllm_server.event_body import COMMENT, EventBody
-from pocketllm_server.http_io import ClientGoneError
-from pocketllm_server.settings import ServerSettings
+from pocketllm_server.answers.event_body import COMMENT, EventBody
+from pocketllm_server.config.settings import ServerSettings
+from pocketllm_server.transport.http_io import WRITE, ClientGoneError
 
 LIMIT_S = 10.0
 
@@ -75,8 +74,8 @@ def run(
 
 def test_a_chunk_that_nobody_takes_ends_the_block_at_the_limit() -> None:
     async def main(body: EventBody, reader: Reader) -> None:
-        await body.send_chunk(b"9")
-        await body.send_chunk(b"100")
+        await body.send(b"9")
+        await body.send(b"100")
 
     now, reader = run(main)
     assert reader.taken == [b"9", b"cut"]
@@ -86,9 +85,9 @@ def test_a_chunk_that_nobody_takes_ends_the_block_at_the_limit() -> None:
 def test_a_slow_reader_and_a_silent_writer_are_no_stall() -> None:
     async def main(body: EventBody, reader: Reader) -> None:
         for _ in range(20):
-            await body.send_chunk(b"9.5")
+            await body.send(b"9.5")
         await asyncio.sleep(7 * LIMIT_S)
-        await body.send_chunk(b"", more=False)
+        await body.send(b"", more=False)
 
     now, reader = run(main)
     assert reader.taken == [b"9.5"] * 20 + [b""]
@@ -97,7 +96,7 @@ def test_a_slow_reader_and_a_silent_writer_are_no_stall() -> None:
 
 def test_senders_beside_each_other_share_the_limit() -> None:
     async def main(body: EventBody, reader: Reader) -> None:
-        await asyncio.gather(body.send_chunk(b"6"), body.send_chunk(b"100"), body.send_chunk(b"8"))
+        await asyncio.gather(body.send(b"6"), body.send(b"100"), body.send(b"8"))
 
     now, reader = run(main)
     assert reader.taken == [b"6", b"8", b"cut"]
@@ -106,7 +105,7 @@ def test_senders_beside_each_other_share_the_limit() -> None:
 
 def test_an_error_inside_goes_out_as_it_is() -> None:
     async def main(body: EventBody, reader: Reader) -> None:
-        await body.send_chunk(b"1")
+        await body.send(b"1")
         raise KeyError("a bug")
 
     with pytest.raises(KeyError):
@@ -118,7 +117,7 @@ def test_a_cancellation_from_outside_stays_one() -> None:
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().call_at(LIMIT_S, task.cancel)
-        await body.send_chunk(b"100")
+        await body.send(b"100")
 
     with pytest.raises(asyncio.CancelledError):
         run(main)
@@ -133,7 +132,7 @@ def test_a_cut_leaves_no_reference_cycle() -> None:
     async def main(body: EventBody, reader: Reader) -> None:
         answer = Answer()
         seen.append(weakref.ref(answer))
-        await body.send_chunk(b"100")
+        await body.send(b"100")
 
     gc.collect()
     gc.disable()
@@ -147,10 +146,10 @@ def test_a_cut_leaves_no_reference_cycle() -> None:
 def test_silence_is_filled_from_the_last_chunk_on() -> None:
     async def main(body: EventBody, reader: Reader) -> None:
         await asyncio.sleep(2.5)
-        await body.send_chunk(b"0.0")
+        await body.send(b"0.0")
         await asyncio.sleep(3.5)
-        await body.send_chunk(b"0.1")
-        await body.send_chunk(b"", more=False)
+        await body.send(b"0.1")
+        await body.send(b"", more=False)
 
     _, reader = run(main, interval_s=1.0)
     assert reader.taken == [COMMENT] * 2 + [b"0.0"] + [COMMENT] * 3 + [b"0.1", b""]
@@ -159,7 +158,7 @@ def test_silence_is_filled_from_the_last_chunk_on() -> None:
 def test_a_busy_stream_has_no_comment() -> None:
     async def main(body: EventBody, reader: Reader) -> None:
         for _ in range(50):
-            await body.send_chunk(b"0.9")
+            await body.send(b"0.9")
 
     _, reader = run(main, interval_s=1.0)
     assert reader.taken == [b"0.9"] * 50
@@ -168,7 +167,7 @@ def test_a_busy_stream_has_no_comment() -> None:
 def test_a_reader_that_is_slow_to_take_one_event_is_given_no_second() -> None:
     async def main(body: EventBody, reader: Reader) -> None:
         for _ in range(4):
-            await body.send_chunk(b"5")
+            await body.send(b"5")
             await asyncio.sleep(1.5)
 
     _, reader = run(main, interval_s=1.0, comment_s=3.0)
@@ -188,7 +187,7 @@ def test_a_comment_that_nobody_takes_is_a_stall() -> None:
 def test_a_stall_ends_at_its_moment_however_long_the_silence_may_last() -> None:
     async def main(body: EventBody, reader: Reader) -> None:
         await asyncio.sleep(1)
-        await body.send_chunk(b"100")
+        await body.send(b"100")
 
     now, _ = run(main, interval_s=70.0)
     assert now == pytest.approx(1 + LIMIT_S)

@@ -70,7 +70,7 @@ async def test_every_row_has_values() -> None:
 
 
 async def test_values_are_served_or_refused_as_the_engine_declares(server: Live, client: httpx.AsyncClient) -> None:
-    capabilities: Capabilities = server.app.service.model.capabilities
+    capabilities: Capabilities = server.app.service.models.default.client.capabilities
     refused: set[str] = set()
     for value in VALUES:
         path, body = whole(value)
@@ -120,7 +120,7 @@ async def test_null_is_absent_for_every_field(client: httpx.AsyncClient) -> None
 
 async def test_models_tell_what_is_served(server: Live, client: httpx.AsyncClient) -> None:
     (card,) = (await client.get("/v1/models")).json()["data"]
-    capabilities: Capabilities = server.app.service.model.capabilities
+    capabilities: Capabilities = server.app.service.models.default.client.capabilities
     for endpoint in BOTH:
         told = set(card["supported_fields"][endpoint])
         for name, row in rows(endpoint).items():
@@ -130,7 +130,7 @@ async def test_models_tell_what_is_served(server: Live, client: httpx.AsyncClien
 
 
 async def test_echo_scores_a_real_prompt(server: Live, client: httpx.AsyncClient) -> None:
-    if not server.app.service.model.capabilities.supports_prompt_logprobs:
+    if not server.app.service.models.default.client.capabilities.supports_prompt_logprobs:
         return  # refused, as the table of values shows
     prompt = "Zürich liegt 😊 am See"
     body = {"prompt": prompt, "echo": True, "logprobs": 2, "max_tokens": 3}

@@ -21,7 +21,7 @@ from pocketllm.fields import (
     unknown_field,
 )
 from pocketllm.types import Capabilities
-from pocketllm_server.wire.request_bodies import ChatBody, CompletionBody
+from pocketllm_server.wire.completions_request import ChatBody, CompletionBody
 from tests.server.fake_llm import EVERYTHING, GUIDE
 
 SHAPES = {CHAT: ChatBody, COMPLETIONS: CompletionBody}

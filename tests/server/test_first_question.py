@@ -11,7 +11,7 @@ import pytest
 from pocketllm import LLM, EngineArgs, SamplingParams
 from pocketllm.types import ModelSource
 from pocketllm_server.cli import _greeting
-from pocketllm_server.settings import ServerSettings
+from pocketllm_server.config.settings import ServerSettings
 
 README = Path(__file__).parents[2] / "README.md"
 

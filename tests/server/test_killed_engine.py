@@ -42,12 +42,12 @@ async def test_streams_end_once_and_service_comes_back(smollm2_path: Path) -> No
         body = {"prompt": "word " * 1000, "stream": True}
         streams = [asyncio.create_task(client.post(COMPLETIONS, json=body)) for _ in range(16)]
         # Not those that are still being prepared: they would be refused, not cut.
-        model: Any = server.app.service.model
+        model: Any = server.app.service.models.default.client
         await until(lambda: model.host.num_active == 16, 30)
         await asyncio.sleep(0.1)
         for engine in engines:
             os.kill(engine, signal.SIGKILL)
-        await until(lambda: not server.app.service.readiness.verdict().ready)
+        await until(lambda: not server.app.service.models.default.readiness.verdict().ready)
         answers = [await stream for stream in streams]
         not_ready = await client.get("/ready")
         assert not_ready.status_code == 503
@@ -56,7 +56,7 @@ async def test_streams_end_once_and_service_comes_back(smollm2_path: Path) -> No
             events = events_of(answer.text)  # [DONE] is there, once
             assert [event for event in events if "error" in event] == events[-1:]
             assert events[-1]["error"]["type"] == "server_error"
-        await until(lambda: server.app.service.readiness.verdict().ready, 30)
+        await until(lambda: server.app.service.models.default.readiness.verdict().ready, 30)
         assert (await client.post(COMPLETIONS, json={"prompt": "again"})).status_code == 200
-        assert len(server.app.service.active) == 0
+        assert server.app.service.models.num_active == 0
     await until(lambda: children() - before == set(), 10)

@@ -9,8 +9,8 @@ import pytest
 
 from pocketllm.errors import ConfigurationError
 from pocketllm.types import GenerationRequest
-from pocketllm_server.limits import check_prompt_limits
-from pocketllm_server.settings import ServerSettings
+from pocketllm_server.config.settings import ServerSettings
+from pocketllm_server.routes.prompt_limits import check_prompt_limits
 from tests.server.fake_llm import FakeLLM, Script
 from tests.server.http_app import CHAT, COMPLETIONS, HELLO, client_of, until
 from tests.server.live import live, post, read_response

@@ -148,10 +148,10 @@ async def test_a_stream_closed_early_frees_its_slot(toy_path: Path, client: Any)
         async for chunk in stream:
             if chunk.choices[0].delta.content:
                 break
-        await until(lambda: server.app.service.model.stats().num_running == 1, 10)
+        await until(lambda: server.app.service.models.default.client.stats().num_running == 1, 10)
         await stream.aclose()
-        await until(lambda: server.app.service.model.stats().num_running == 0, 10)
-        assert len(server.app.service.active) == 0
+        await until(lambda: server.app.service.models.default.client.stats().num_running == 0, 10)
+        assert server.app.service.models.num_active == 0
 
 
 async def test_errors_become_its_own(toy_path: Path, client: Any) -> None:

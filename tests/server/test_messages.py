@@ -19,11 +19,14 @@ from hypothesis import strategies as st
 from pocketllm import EngineArgs
 from pocketllm.async_llm import AsyncLLM
 from pocketllm.types import TokenEvent, Usage
-from pocketllm_server.wire.anthropic import ROWS, SHARED_ROWS, CountTokensBody, MessagesBody, chat_body
-from pocketllm_server.wire.anthropic_output import MessageLog, error_body
+from pocketllm_server.answers.messages import MessagesReply
+from pocketllm_server.config.settings import ServerSettings
+from pocketllm_server.wire.messages_answer import error_body
+from pocketllm_server.wire.messages_request import ROWS, SHARED_ROWS, CountTokensBody, MessagesBody, chat_body
 from tests.server.fake_llm import EVERYTHING, FIXED, FakeLLM, Script
 from tests.server.http_app import client_of, until
 from tests.server.live import Live, live
+from tests.server.replies import accepted
 
 PATH = "/v1/messages"
 ABLE = msgspec.structs.replace(EVERYTHING, supports_tool_choice=True)
@@ -263,16 +266,16 @@ def test_any_batching_adds_up_to_the_same_message(
     pieces.append(TokenEvent(request_id="r", finish_reason="stop", usage=Usage(prompt_tokens=3, completion_tokens=5)))
     contents = []
     for cuts in (set(), {n for n in range(len(pieces)) if random.random() < 0.5}, set(range(len(pieces)))):
-        log = MessageLog("msg-1", "tiny")
-        told = log.opening(3)
+        reply = MessagesReply(accepted(), {}, ServerSettings())
+        told = reply.opened()
         batch: list[TokenEvent] = []
         for number, piece in enumerate(pieces):
             batch.append(piece)
             if number in cuts or number == len(pieces) - 1:
-                told += log.take(joined(batch))
+                told += reply.grown(joined(batch))
                 batch = []
-        contents.append(log.message.content)
-        assert replayed(told) == log.message.content
+        contents.append(reply.message.content)
+        assert replayed(told) == reply.message.content
     assert contents[0] == contents[1] == contents[2]
 
 
@@ -289,16 +292,16 @@ def joined(batch: list[TokenEvent]) -> TokenEvent:
 
 
 def test_arguments_that_were_cut_short_are_shown_as_they_are() -> None:
-    log = MessageLog("msg-1", "tiny")
+    reply = MessagesReply(accepted(), {}, ServerSettings())
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"city": "U'}}
-    log.take(TokenEvent(request_id="r", metadata={"tool_calls": [call]}, finish_reason="length"))
-    assert log.message.content[0]["input"] == {"unparsed_arguments": '{"city": "U'}
-    assert log.message.stop_reason == "max_tokens"
+    reply.grown(TokenEvent(request_id="r", metadata={"tool_calls": [call]}, finish_reason="length"))
+    assert reply.message.content[0]["input"] == {"unparsed_arguments": '{"city": "U'}
+    assert reply.message.stop_reason == "max_tokens"
 
 
 def test_a_matched_stop_sequence_is_told() -> None:
-    log = MessageLog("msg-1", "tiny")
-    events = log.take(TokenEvent(request_id="r", text="a", finish_reason="stop", metadata={"stop_sequence": "END"}))
+    reply = MessagesReply(accepted(), {}, ServerSettings())
+    events = reply.grown(TokenEvent(request_id="r", text="a", finish_reason="stop", metadata={"stop_sequence": "END"}))
     assert events[-2]["delta"] == {"stop_reason": "stop_sequence", "stop_sequence": "END"}
 
 

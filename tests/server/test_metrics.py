@@ -8,15 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pocketllm.types import EngineStats, Usage
-from pocketllm_server.metrics import (
-    DURATION_BOUNDS_S,
-    TOKEN_BOUNDS_S,
-    TTFT_BOUNDS_S,
-    Histogram,
-    LabelledHistogram,
-    Metrics,
-    RequestTimer,
-)
+from pocketllm_server.metrics.bounds import DURATION_BOUNDS_S, TOKEN_BOUNDS_S, TTFT_BOUNDS_S
+from pocketllm_server.metrics.generation import ModelMetrics, RequestTimer
+from pocketllm_server.metrics.http import HTTPMetrics
+from pocketllm_server.metrics.instruments import Histogram, LabelledHistogram
+from pocketllm_server.metrics.page import ModelSample, render
 from tests.server.fake_llm import FakeLLM, Script
 from tests.server.http_app import CHAT, COMPLETIONS, HELLO, RawExchange, client_of, until
 
@@ -62,7 +58,7 @@ def test_histogram_buckets_are_cumulative(values: list[float]) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=30))
 def test_inter_token_count_is_tokens_minus_one_per_choice(arrivals: list[tuple[int, int]]) -> None:
-    metrics = Metrics()
+    metrics = ModelMetrics()
     timer = RequestTimer(metrics, streamed=True)
     totals: dict[int, int] = {}
     for choice, count in arrivals:
@@ -106,7 +102,8 @@ async def test_counts_add_up_over_http() -> None:
 
 def test_gauges_come_from_the_engine() -> None:
     stats = EngineStats(num_running=3, num_waiting=2, num_free_slots=1, details={"prefix_cache_bytes": 77})
-    samples = parse(Metrics().render(stats, 5).decode())
+    sample = ModelSample(metrics=ModelMetrics(), stats=stats, num_active=5, num_queued=0, queue_limit=None)
+    samples = parse(render(HTTPMetrics(), [sample]).decode())
     assert samples["pocketllm_requests_running"] == 3
     assert samples["pocketllm_requests_waiting"] == 2
     assert samples["pocketllm_slots_free"] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from starlette.routing import Route
 from pocketllm import EngineArgs
 from pocketllm.async_llm import AsyncLLM
 from pocketllm_server.app import create_app
-from pocketllm_server.openapi import OPERATIONS, TABLES, build_document
-from pocketllm_server.route_labels import RouteLabels
+from pocketllm_server.layers.route_labels import RouteLabels
+from pocketllm_server.routes.openapi_document import OPERATIONS, TABLES, build_document
 from tests.server.fake_llm import FakeLLM
 from tests.server.http_app import client_of
 from tests.server.live import live
@@ -52,6 +53,12 @@ def test_every_route_is_described_and_nothing_else(monkeypatch: pytest.MonkeyPat
     }
     assert routed == {(operation.method, operation.path) for operation in OPERATIONS}
     assert routed == {(method, path) for path, methods in DOCUMENT["paths"].items() for method in methods}
+
+
+def test_the_readme_names_every_route(repository: Path) -> None:
+    text = (repository / "pocketllm-server/README.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(GET|POST|DELETE) (/[^`]*)`", text)
+    assert sorted(named) == sorted((operation.method.upper(), operation.path) for operation in OPERATIONS)
 
 
 def test_every_reference_leads_somewhere() -> None:
@@ -113,4 +120,4 @@ async def test_schemathesis_finds_no_answer_that_is_not_documented(smollm2_path:
         )
         output, _ = await process.communicate()
         assert process.returncode == 0, output.decode()[-8000:]
-        assert len(server.app.service.active) == 0
+        assert server.app.service.models.num_active == 0

@@ -21,7 +21,7 @@ from pocketllm.engine_args import EngineArgs
 from pocketllm.hookspecs import hookimpl
 from pocketllm.testing.toy_checkpoint import write_toy_checkpoint
 from pocketllm.text.choice import ChoiceText
-from pocketllm_server.routes import generate
+from pocketllm_server.routes import reader
 from pocketllm_server.wire.decode import MAX_QUICK_BYTES, decode_object
 from tests.engine.sample_extensions import echo_with
 from tests.server.http_app import COMPLETIONS
@@ -115,7 +115,7 @@ async def test_a_body_that_is_read_in_a_thread(toy_path: Path, monkeypatch: pyte
 
     with logged("info", "json", monkeypatch) as stream:
         async with serving(toy_path) as server:
-            monkeypatch.setattr(generate, "decode_object", talking)
+            monkeypatch.setattr(reader, "decode_object", talking)
             await ask(server, ["one"], unknown="x" * MAX_QUICK_BYTES, max_tokens=1)
             monkeypatch.undo()
     (line,) = (line for line in lines_of(stream) if line["logger"] == "pocketllm.talkative")

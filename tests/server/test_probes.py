@@ -23,7 +23,7 @@ async def test_ready_only_after_a_forward_pass() -> None:
         assert refused.headers["retry-after"]
         model.status = "ready"
         assert (await client.get("/ready")).json()["reason"] in ("warming_up", "ready")
-        await until(lambda: client.app.service.readiness.verdict().ready)  # type: ignore[attr-defined]
+        await until(lambda: client.app.service.models.default.readiness.verdict().ready)  # type: ignore[attr-defined]
         ready = await client.get("/ready")
         assert ready.status_code == 200
         assert ready.json()["status"] == "ready"
@@ -33,7 +33,7 @@ async def test_ready_only_after_a_forward_pass() -> None:
 async def test_a_first_pass_that_fails_is_said() -> None:
     model = FakeLLM(Script(fail_after=0))
     async with client_of(model) as client:
-        await until(lambda: client.app.service.readiness.verdict().reason == "warm_up_failed")  # type: ignore[attr-defined]
+        await until(lambda: client.app.service.models.default.readiness.verdict().reason == "warm_up_failed")  # type: ignore[attr-defined]
         response = await client.get("/ready")
     assert response.status_code == 503
     assert "on fire" in response.json()["message"]
@@ -42,7 +42,7 @@ async def test_a_first_pass_that_fails_is_said() -> None:
 async def test_a_restarted_engine_is_tried_again() -> None:
     model = FakeLLM()
     async with client_of(model) as client:
-        readiness = client.app.service.readiness  # type: ignore[attr-defined]
+        readiness = client.app.service.models.default.readiness  # type: ignore[attr-defined]
         await until(lambda: readiness.verdict().ready)
         model.status = "failed"
         response = await client.get("/ready")
@@ -56,7 +56,7 @@ async def test_a_restarted_engine_is_tried_again() -> None:
 
 async def test_an_engine_with_fixed_sampling_warms_up() -> None:
     async with client_of(FakeLLM(capabilities=FIXED)) as client:
-        await until(lambda: client.app.service.readiness.verdict().ready)  # type: ignore[attr-defined]
+        await until(lambda: client.app.service.models.default.readiness.verdict().ready)  # type: ignore[attr-defined]
 
 
 async def test_draining_refuses_new_requests_and_finishes_old_ones() -> None:
@@ -64,7 +64,7 @@ async def test_draining_refuses_new_requests_and_finishes_old_ones() -> None:
     async with client_of(model) as client:
         task = asyncio.create_task(client.post(CHAT, json=HELLO))
         await until(lambda: model.requests)
-        client.app.service.begin_drain()  # type: ignore[attr-defined]
+        client.app.service.draining = True  # type: ignore[attr-defined]
         refused = await client.post(CHAT, json=HELLO)
         assert refused.status_code == 503
         assert refused.headers["retry-after"]

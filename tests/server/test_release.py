@@ -61,8 +61,8 @@ async def _cancelled(server: Live) -> None:
     for path, long in LONG.items():
         body = {**long, "stream": False, "request_id": "mine"}
         task = asyncio.create_task(_ask(server, path, body, 499))
-        await until(lambda: len(server.app.service.active))
-        await until(lambda: server.app.service.active.cancel("mine", CancelReason.CLIENT))
+        await until(lambda: server.app.service.models.num_active)
+        await until(lambda: server.app.service.models.cancel("mine", CancelReason.CLIENT))
         await task
 
 
@@ -74,12 +74,12 @@ async def _dropped(server: Live) -> None:
             if stream:
                 await reader.readexactly(1000)
             else:
-                await until(lambda: len(server.app.service.active))
+                await until(lambda: server.app.service.models.num_active)
             if reset:
                 writer.transport.abort()
             else:
                 writer.close()
-            await until(lambda: not len(server.app.service.active))
+            await until(lambda: not server.app.service.models.num_active)
 
 
 async def _stalled(server: Live) -> None:
@@ -90,8 +90,8 @@ async def _stalled(server: Live) -> None:
     loop = asyncio.get_running_loop()
     await loop.sock_connect(connection, ("127.0.0.1", server.port))
     await loop.sock_sendall(connection, post(COMPLETIONS, json.dumps(LONG[COMPLETIONS]).encode()))
-    await until(lambda: len(server.app.service.active))
-    await until(lambda: not len(server.app.service.active), 20)
+    await until(lambda: server.app.service.models.num_active)
+    await until(lambda: not server.app.service.models.num_active, 20)
     connection.close()
 
 

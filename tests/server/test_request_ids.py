@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from pocketllm_server.request_context import current_request
+from pocketllm_server.transport.request_context import current_request
 from tests.server.fake_llm import FakeLLM
 from tests.server.http_app import CHAT, COMPLETIONS, HELLO, client_of
 from tests.server.live import live, post

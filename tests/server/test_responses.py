@@ -16,11 +16,13 @@ from openai.resources.responses import AsyncResponses
 
 from pocketllm.fields import NEVER
 from pocketllm.types import LogprobEntry, TokenEvent, Usage
-from pocketllm_server.wire.responses_api import ROWS, ResponsesBody, chat_body
-from pocketllm_server.wire.responses_output import ResponseLog, new_response
+from pocketllm_server.answers.responses import ResponsesReply
+from pocketllm_server.config.settings import ServerSettings
+from pocketllm_server.wire.responses_request import ROWS, ResponsesBody, chat_body
 from tests.server.fake_llm import EVERYTHING, FIXED, GUIDE, FakeLLM, Script
 from tests.server.http_app import client_of, until
 from tests.server.live import live
+from tests.server.replies import accepted
 
 PATH = "/v1/responses"
 ABLE = msgspec.structs.replace(EVERYTHING, supports_tool_choice=True)
@@ -199,17 +201,17 @@ def test_any_batching_adds_up_to_the_same_answer(text: str, reasoning: str, call
     pieces.append(TokenEvent(request_id="r", finish_reason="stop", usage=Usage(prompt_tokens=3, completion_tokens=5)))
     outputs = []
     for cuts in (set(), {n for n in range(len(pieces)) if random.random() < 0.5}, set(range(len(pieces)))):
-        log = ResponseLog(new_response({}, "resp-1", 1, "tiny", temperature=0.0))
-        told: list[dict[str, Any]] = log.opening(3)
+        reply = ResponsesReply(accepted(), {}, ServerSettings())
+        told: list[dict[str, Any]] = reply.opened()
         batch: list[TokenEvent] = []
         for number, piece in enumerate(pieces):
             batch.append(piece)
             if number in cuts or number == len(pieces) - 1:
-                told += log.take(joined(batch))
+                told += reply.grown(joined(batch))
                 batch = []
         assert [event["sequence_number"] for event in told] == list(range(len(told)))
-        outputs.append(without_ids(log.response.output))
-        assert replayed(told) == log.response.output
+        outputs.append(without_ids(reply.response.output))
+        assert replayed(told) == reply.response.output
     assert outputs[0] == outputs[1] == outputs[2]
 
 
@@ -259,10 +261,10 @@ async def test_responses_carry_log_probabilities_whole_and_streamed() -> None:
 
 
 def test_a_token_without_text_keeps_its_log_probability() -> None:
-    log = ResponseLog(new_response({}, "resp-1", 1, "tiny", temperature=0.0))
+    reply = ResponsesReply(accepted(), {}, ServerSettings())
     entry = LogprobEntry(token="", logprob=-1.0, bytes=[0xF0], token_id=3)
-    log.take(TokenEvent(request_id="r", logprobs=(entry,)))
-    assert len(log.response.output[0]["content"][0]["logprobs"]) == 1
+    reply.grown(TokenEvent(request_id="r", logprobs=(entry,)))
+    assert len(reply.response.output[0]["content"][0]["logprobs"]) == 1
 
 
 async def test_empty_answer_is_an_empty_message() -> None:
@@ -465,4 +467,4 @@ async def test_openai_client_stream_closed_early_cancels() -> None:
         await stream.close()
         await until(lambda: not model.active)
         assert len(model.left) == 1
-        assert len(server.app.service.active) == 0
+        assert server.app.service.models.num_active == 0

@@ -50,5 +50,5 @@ async def test_chat_stream_and_early_close(smollm2_path: Path) -> None:
             )
             await anext(aiter(stream))
             await stream.close()
-            await until(lambda: len(server.app.service.active) == 0)
-            await until(lambda: server.app.service.model.stats().num_running == 0, 10)
+            await until(lambda: server.app.service.models.num_active == 0)
+            await until(lambda: server.app.service.models.default.client.stats().num_running == 0, 10)

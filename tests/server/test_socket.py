@@ -9,7 +9,7 @@ import random
 import httpx
 import pytest
 
-from pocketllm_server.listener import PortInUseError, bind, url_of
+from pocketllm_server.transport.listener import PortInUseError, bind, url_of
 from tests.server.fake_llm import FakeLLM, Script
 from tests.server.http_app import CHAT, COMPLETIONS, HELLO, events_of, until
 from tests.server.live import live, post, read_response
@@ -54,7 +54,7 @@ async def test_a_client_that_reads_nothing_is_cut_off() -> None:
         await reader.readexactly(1000)
         writer.transport.pause_reading()
         await until(lambda: model.left == ["r"])
-        await until(lambda: len(server.app.service.active) == 0)
+        await until(lambda: server.app.service.models.num_active == 0)
         writer.transport.resume_reading()
         rest = await asyncio.wait_for(reader.read(), 5)  # what the system had taken, and then the end
         assert b"[DONE]" not in rest

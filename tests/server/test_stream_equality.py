@@ -15,10 +15,14 @@ from hypothesis import strategies as st
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.testing.toy_checkpoint import write_toy_checkpoint
 from pocketllm.types import Capabilities, Finish, GenerationRequest, RowExtra, StepBatch, TokenFlag, TokenLogprob
-from pocketllm_server.sse import DONE, ChatChunkWriter, ChunkForm, ChunkWriter, CompletionChunkWriter
-from pocketllm_server.wire.completion_logprobs import completion_logprobs
-from pocketllm_server.wire.responses import chat_choice, completion_choice
+from pocketllm_server.answers.chat import ChatReply
+from pocketllm_server.answers.completions import CompletionReply
+from pocketllm_server.answers.sse import DONE
+from pocketllm_server.config.settings import ServerSettings
+from pocketllm_server.wire.completions_answer import chat_choice, completion_choice
+from pocketllm_server.wire.completions_logprobs import completion_logprobs
 from tests.engine.manual_engine import DrivenHost, ManualBackend
+from tests.server.replies import accepted
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"city": "北京"}'}}
 CORPUS = (
@@ -105,15 +109,15 @@ def test_a_stream_is_the_plain_answer(
     params = SamplingParams(stop=stop, n=2, logprobs=wants_logprobs)
     metadata = {"messages": [{"role": "user", "content": "x"}]} if chat else {}
     reader = driven.submit_request(GenerationRequest(prompt="x", sampling_params=params, metadata=metadata))
-    kind = ChatChunkWriter if chat else CompletionChunkWriter
-    writer: ChunkWriter = kind("id", 0, "m", form=ChunkForm(with_token_ids=True))
+    kind = ChatReply if chat else CompletionReply
+    reply = kind(accepted(reader.record.request), {"return_token_ids": True}, ServerSettings())
     ids = driven.ids(answer)
     edges = sorted({0, len(ids), *(cut % (len(ids) + 1) for cut in cuts)})
     data: dict[int, bytes] = {0: b"", 1: b""}
 
     def look() -> None:
         for event in reader.take():
-            data[event.choice_index] += writer.chunk(event.choice_index, event)
+            data[event.choice_index] += reply.take(event.choice_index, event)
 
     for number, (begin, end) in enumerate(itertools.pairwise(edges)):
         driven.engine.events.post(_batch(reader.handles, ids[begin:end]))

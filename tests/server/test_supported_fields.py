@@ -8,12 +8,12 @@ import httpx
 import pytest
 
 from pocketllm.types import Capabilities
-from pocketllm_server.wire import anthropic, responses_api
+from pocketllm_server.wire import messages_request, responses_request
 from tests.server.fake_llm import EVERYTHING, FIXED, GUIDE, FakeLLM
 from tests.server.http_app import client_of
 
 PATHS = {"responses": "/v1/responses", "messages": "/v1/messages"}
-ROWS = {"responses": responses_api.ROWS, "messages": anthropic.ROWS}
+ROWS = {"responses": responses_request.ROWS, "messages": messages_request.ROWS}
 NEEDS = {endpoint: {row.name: row.capability for row in table if row.capability} for endpoint, table in ROWS.items()}
 PLAIN: dict[str, dict[str, Any]] = {
     "responses": {"input": "Hi"},
@@ -27,7 +27,7 @@ WANTING: dict[str, dict[str, dict[str, Any]]] = {
         "tool_choice": {"tool_choice": "none", "tools": [FUNCTION]},
         "parallel_tool_calls": {"parallel_tool_calls": False, "tools": [FUNCTION]},
         "text": {"text": {"format": {"type": "json_object"}}},
-        "include": {"include": [responses_api.LOGPROBS]},
+        "include": {"include": [responses_request.LOGPROBS]},
         "top_logprobs": {"top_logprobs": 2},
     },
     "messages": {"tool_choice": {"tool_choice": {"type": "none"}, "tools": [TOOL]}},

@@ -13,9 +13,9 @@ import trustme
 from cryptography.hazmat.primitives import serialization  # trustme's own dependency
 
 from pocketllm.errors import ConfigurationError
-from pocketllm_server.listener import bind, url_of
-from pocketllm_server.settings import ServerSettings
-from pocketllm_server.tls import tls_context
+from pocketllm_server.config.settings import ServerSettings
+from pocketllm_server.transport.listener import bind, url_of
+from pocketllm_server.transport.tls import tls_context
 from tests.server.fake_llm import FakeLLM
 from tests.server.http_app import CHAT, HELLO, events_of
 from tests.server.live import live

@@ -14,7 +14,7 @@ from pocketllm import EngineArgs
 from pocketllm.async_llm import AsyncLLM
 from pocketllm.checkpoint import open_checkpoint
 from pocketllm_server.app import create_app
-from pocketllm_server.settings import ServerSettings
+from pocketllm_server.config.settings import ServerSettings
 from tests.server.fake_llm import FakeLLM
 from tests.server.http_app import client_of, running, until
 
@@ -32,7 +32,7 @@ async def client(smollm2_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     model = AsyncLLM(EngineArgs(model=str(smollm2_path), backend="echo", placement="thread"))
     app = create_app(model, ServerSettings(served_model_name="tiny"))
     async with running(app):
-        await until(lambda: app.service.readiness.verdict().ready, 60)
+        await until(lambda: app.service.models.default.readiness.verdict().ready, 60)
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
             yield client
@@ -127,7 +127,7 @@ async def test_unknown_fields_are_named(client: httpx.AsyncClient) -> None:
     assert response.headers["x-pocketllm-ignored-fields"] == "colour"
 
 
-async def test_a_model_without_a_slot_of_ours_says_so() -> None:
+async def test_a_model_without_a_tokenizer_says_so() -> None:
     async with client_of(FakeLLM()) as client:
         response = await client.post("/tokenize", json={"content": "a"})
     assert response.status_code == 400

@@ -99,7 +99,7 @@ async def test_malformed_bodies_never_fail_the_server(path: str) -> None:
                 assert response.json()["error"]["message"], (number, body)
             statuses[response.status_code] = statuses.get(response.status_code, 0) + 1
         app = client.app  # type: ignore[attr-defined]  # as the fixture left it there
-        assert len(app.service.active) == 0
+        assert app.service.models.num_active == 0
     assert statuses[200] > 30
     assert statuses[400] > 300
 
@@ -122,7 +122,7 @@ async def test_a_full_engine_answers_429_before_anything_is_sent(path: str, stre
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_draining_server_takes_nothing_more(path: str) -> None:
     async with client_of(FakeLLM()) as client:
-        client.app.service.begin_drain()  # type: ignore[attr-defined]  # as the fixture left it there
+        client.app.service.draining = True  # type: ignore[attr-defined]  # as the fixture left it there
         response = await client.post(path, json=SMALL[path])
     assert response.status_code == 503
     assert "shutting down" in response.json()["error"]["message"]

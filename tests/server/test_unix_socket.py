@@ -13,9 +13,9 @@ import pytest
 
 from pocketllm.errors import ConfigurationError
 from pocketllm_server.app import create_app
-from pocketllm_server.listener import PortInUseError, bind_unix, url_of
+from pocketllm_server.config.settings import ServerSettings
 from pocketllm_server.serve import serve
-from pocketllm_server.settings import ServerSettings
+from pocketllm_server.transport.listener import PortInUseError, bind_unix, url_of
 from tests.server.fake_llm import FakeLLM
 from tests.server.http_app import CHAT, HELLO, events_of, until
 
@@ -24,7 +24,7 @@ async def test_serves_and_takes_its_file_away(tmp_path: Path) -> None:
     path = str(tmp_path / "llm.sock")
     app = create_app(FakeLLM(), ServerSettings(uds=path))
     task = asyncio.create_task(serve(app, bind_unix(path), lambda line: None))
-    await until(lambda: app.service.readiness.verdict().ready)
+    await until(lambda: app.service.models.default.readiness.verdict().ready)
     async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=path), base_url="http://localhost") as client:
         assert (await client.get("/ready")).status_code == 200
         answer = await client.post(CHAT, json={**HELLO, "stream": True})
@@ -54,7 +54,7 @@ def test_a_socket_in_use_is_said(tmp_path: Path) -> None:
 def test_another_file_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("mine")
-    with pytest.raises(ConfigurationError, match="is no socket"):
+    with pytest.raises(ConfigurationError, match="is not a socket"):
         bind_unix(str(path))
     assert path.read_text() == "mine"
 

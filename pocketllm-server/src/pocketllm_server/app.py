@@ -1,4 +1,4 @@
-"""The ASGI application: the routes, the layers around them, and the model's life as the lifespan."""
+"""The ASGI application: the routes, the layers around them, and the models' life as the lifespan."""
 
 from __future__ import annotations
 
@@ -6,30 +6,25 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from starlette.routing import Route, Router
+from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pocketllm_server.layers import with_layers
-from pocketllm_server.routes.chat import ChatCompletions
-from pocketllm_server.routes.completions import Completions
-from pocketllm_server.routes.messages import CountTokens, Messages
-from pocketllm_server.routes.metrics import MetricsPage
-from pocketllm_server.routes.models import Models
-from pocketllm_server.routes.openapi import OpenAPI
-from pocketllm_server.routes.probes import Alive, Health, Ready
-from pocketllm_server.routes.requests import CancelRequest
-from pocketllm_server.routes.responses import Responses, ResponsesInputTokens
-from pocketllm_server.routes.tokenize import ApplyTemplate, Detokenize, Tokenize
-from pocketllm_server.served_model import ServedModel
+from pocketllm_server.config.settings import ServerSettings
+from pocketllm_server.layers.order import with_layers
+from pocketllm_server.models.client import ModelClient
+from pocketllm_server.models.model import Model
+from pocketllm_server.models.models import Models
+from pocketllm_server.routes.table import routes
 from pocketllm_server.service import Service
-from pocketllm_server.settings import ServerSettings
 
 _CLOSE_DEADLINE_S = 5.0
 
 
-def create_app(model: ServedModel, settings: ServerSettings | None = None) -> App:
+def create_app(client: ModelClient, settings: ServerSettings | None = None) -> App:
     """The whole application over one model, for any ASGI server. Its lifespan starts and closes the model."""
-    return App(Service(model, settings or ServerSettings()))
+    settings = settings or ServerSettings()
+    model = Model(client, settings.served_model_name, max_queue=settings.max_queue)
+    return App(Service(Models([model]), settings))
 
 
 class App:
@@ -45,43 +40,21 @@ class App:
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """Start the model, keep watch over its readiness, and close it at the end."""
-        service = self.service
-        await service.model.start()
-        watch = asyncio.create_task(service.readiness.watch())
+        """Start the models, keep watch over their readiness, and close them at the end."""
+        models = list(self.service.models)
+        await asyncio.gather(*(model.client.start() for model in models))
+        watches = [asyncio.create_task(model.readiness.watch()) for model in models]
         try:
             yield
         finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
-            await service.model.close(_CLOSE_DEADLINE_S)
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+            await asyncio.gather(*(model.client.close(_CLOSE_DEADLINE_S) for model in models))
 
 
 def _router(app: App) -> Router:
-    service = app.service
-
     def lifespan(_: object) -> AbstractAsyncContextManager[None]:
         return app.lifespan()
 
-    return Router(
-        routes=[
-            Route("/health", Health(service), methods=["GET"]),
-            Route("/alive", Alive(service), methods=["GET"]),
-            Route("/ready", Ready(service), methods=["GET"]),
-            Route("/metrics", MetricsPage(service), methods=["GET"]),
-            Route("/v1/models", Models(service), methods=["GET"]),
-            Route("/v1/chat/completions", ChatCompletions(service), methods=["POST"]),
-            Route("/v1/completions", Completions(service), methods=["POST"]),
-            Route("/v1/requests/{request_id:path}", CancelRequest(service), methods=["DELETE"]),
-            Route("/v1/responses", Responses(service), methods=["POST"]),
-            Route("/v1/responses/input_tokens", ResponsesInputTokens(service), methods=["POST"]),
-            Route("/v1/messages", Messages(service), methods=["POST"]),
-            Route("/v1/messages/count_tokens", CountTokens(service), methods=["POST"]),
-            Route("/tokenize", Tokenize(service), methods=["POST"]),
-            Route("/detokenize", Detokenize(service), methods=["POST"]),
-            Route("/apply-template", ApplyTemplate(service), methods=["POST"]),
-            Route("/openapi.json", OpenAPI(service), methods=["GET"]),
-        ],
-        redirect_slashes=False,
-        lifespan=lifespan,
-    )
+    return Router(routes=routes(app.service), redirect_slashes=False, lifespan=lifespan)

@@ -16,13 +16,13 @@ import click
 from pocketllm.cli import main as program
 from pocketllm.cli.engine_options import engine_args_from_options, engine_options
 from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
-from pocketllm_server.config_file import CONFIG_VARIABLE, ConfiguredCommand, is_given
-from pocketllm_server.server_options import SERVER_FIELDS, server_options, settings_from_options
+from pocketllm_server.config.config_file import CONFIG_VARIABLE, ConfiguredCommand, is_given
+from pocketllm_server.config.server_options import SERVER_FIELDS, server_options, settings_from_options
 
 if TYPE_CHECKING:
     from pocketllm.engine_args import EngineArgs
     from pocketllm.types import ModelSource
-    from pocketllm_server.settings import ServerSettings
+    from pocketllm_server.config.settings import ServerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def serve(
         options["model"] = model_argument
     args = engine_args_from_options(announce=notes.append, **options)
     if print_config:
-        from pocketllm_server.effective_config import effective_config
+        from pocketllm_server.config.effective_config import effective_config
 
         settings_from_options(server, "default")  # what would be refused is refused here too
         click.echo(effective_config(ctx, args))
@@ -109,9 +109,9 @@ def serve(
 
 def _serve(args: EngineArgs, settings: ServerSettings, source: ModelSource, notes: list[str]) -> int:
     from pocketllm.cli.loading import loading_bar
-    from pocketllm_server.listener import PortInUseError, bind, bind_unix, url_of
     from pocketllm_server.logs import configure_logging
-    from pocketllm_server.tls import tls_context
+    from pocketllm_server.transport.listener import PortInUseError, bind, bind_unix, url_of
+    from pocketllm_server.transport.tls import tls_context
 
     configure_logging(settings.log_level, settings.log_format)
     is_secure = tls_context(settings) is not None
@@ -121,13 +121,13 @@ def _serve(args: EngineArgs, settings: ServerSettings, source: ModelSource, note
         raise click.ClickException(error.message) from None
     except ConfigurationError as error:
         raise click.UsageError(error.message) from None
-    # Where a collector reads both streams, a line that is no JSON would be one it cannot read.
+    # Where a collector reads both streams, a line that is not JSON would be one it cannot read.
     say: Callable[[str], None] = logger.info if settings.log_format == "json" else _say
     for note in notes:
         say(note)
     say(_greeting(url_of(listener, secure=is_secure), settings, source))
     if not settings.api_keys and not settings.uds and not _is_loopback(listener.getsockname()[0]):
-        logger.warning("Whoever reaches %s may use this server: no API key is asked for.", url_of(listener))
+        logger.warning("Everybody who reaches %s may use this server: it asks for no API key.", url_of(listener))
 
     with loading_bar() as (report, stop):
 

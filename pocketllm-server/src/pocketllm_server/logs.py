@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from pocketllm_server.request_context import current_request
+from pocketllm_server.transport.request_context import current_request
 
 ACCESS_LOGGER = "pocketllm_server.access"
 FIELDS = "fields"

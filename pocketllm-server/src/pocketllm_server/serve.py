@@ -14,11 +14,12 @@ from hypercorn.config import Config
 from pocketllm.errors import PocketLLMError
 from pocketllm.types import CancelReason
 from pocketllm_server.app import App
-from pocketllm_server.connections import Connections
-from pocketllm_server.refused_heads import answer_refused_heads
+from pocketllm_server.config.settings import ServerSettings
+from pocketllm_server.models.model import Model
 from pocketllm_server.service import Service
-from pocketllm_server.settings import ServerSettings
-from pocketllm_server.tls import tls_context
+from pocketllm_server.transport.connections import Connections
+from pocketllm_server.transport.refused_heads import answer_refused_heads
+from pocketllm_server.transport.tls import tls_context
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _POLL_S = 0.02
@@ -55,36 +56,36 @@ class Shutdown:
             self._drain = asyncio.get_running_loop().create_task(self._run_drain())
         elif self.forced_by is None:
             self.forced_by = number
-            self._service.active.cancel_all(CancelReason.SHUTDOWN)
+            self._service.models.cancel_all(CancelReason.SHUTDOWN)
             self.finished.set()
             self.uninstall(asyncio.get_running_loop())
 
     async def _run_drain(self) -> None:
         service = self._service
-        service.begin_drain()
-        num_active = len(service.active)
+        service.draining = True
+        num_active = service.models.num_active
         if num_active:
             word = "request" if num_active == 1 else "requests"
             self._say(
                 f"Finishing {num_active} {word}, {self._drain_timeout_s:g} s at most; press Ctrl-C again to stop now."
             )
         await self._until_idle(self._drain_timeout_s)
-        if service.active.cancel_all(CancelReason.SHUTDOWN):
+        if service.models.cancel_all(CancelReason.SHUTDOWN):
             await self._until_idle(_CONNECTIONS_CLOSE_S)
         self.finished.set()
 
     async def _until_idle(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while len(self._service.active) and loop.time() < deadline:  # noqa: ASYNC110  # ends are rare; no event is kept
+        while self._service.models.num_active and loop.time() < deadline:  # noqa: ASYNC110  # ends are rare; no event is kept
             await asyncio.sleep(_POLL_S)
 
 
 async def serve(app: App, listener: socket.socket, say: Callable[[str], None] | None = None) -> int:
     """Serve until a signal has ended it; returns the exit code: 0, or 128 + the signal that cut the drain short.
 
-    ``listener`` is bound (see :mod:`pocketllm_server.listener`) and is closed at the end. ``say`` takes lines for a
-    person.
+    ``listener`` is bound (see :mod:`pocketllm_server.transport.listener`) and is closed at the end. ``say`` takes
+    lines for a person.
 
     Raises:
         ConfigurationError: the certificate of the settings cannot be used.
@@ -100,11 +101,12 @@ async def serve(app: App, listener: socket.socket, say: Callable[[str], None] | 
     try:
         async with app.lifespan():
             await connections.listen(listener)
-            loading = loop.create_task(_load(app.service, shutdown, say))
+            loading = [loop.create_task(_load(app.service, model, shutdown, say)) for model in app.service.models]
             try:
                 await shutdown.finished.wait()
             finally:
-                loading.cancel()
+                for each in loading:
+                    each.cancel()
                 await connections.close(_CONNECTIONS_CLOSE_S)
     finally:
         shutdown.uninstall(loop)
@@ -113,17 +115,17 @@ async def serve(app: App, listener: socket.socket, say: Callable[[str], None] | 
     return 128 + shutdown.forced_by if shutdown.forced_by is not None else 0
 
 
-async def _load(service: Service, shutdown: Shutdown, say: Callable[[str], None]) -> None:
+async def _load(service: Service, model: Model, shutdown: Shutdown, say: Callable[[str], None]) -> None:
     started_at = time.monotonic()
     try:
-        await service.model.ready()
+        await model.client.ready()
     except PocketLLMError as error:
         # Nothing to wait for: a wrong path or a file that does not load will be the same in a minute.
         if not service.draining:
             shutdown.failure = error
             shutdown.finished.set()
     else:
-        backend = service.model.health().backend
+        backend = model.client.health().backend
         say(f"The model is loaded after {time.monotonic() - started_at:.1f} s, backend {backend}.")
 
 

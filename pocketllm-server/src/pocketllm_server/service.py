@@ -1,45 +1,33 @@
-"""What every route shares: the model, the settings, the counters and the requests under way."""
+"""What every route shares: the models, the settings, the counters of responses, and whether the server takes more."""
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from pocketllm.errors import BackendUnavailableError, PocketLLMError
-from pocketllm_server.active_requests import ActiveRequests
-from pocketllm_server.metrics import Metrics
-from pocketllm_server.readiness import Readiness
-from pocketllm_server.served_model import ServedModel
-from pocketllm_server.settings import ServerSettings
+from pocketllm_server.config.settings import ServerSettings
+from pocketllm_server.metrics.http import HTTPMetrics
+from pocketllm_server.models.models import Models
 from pocketllm_server.wire.errors import HTTPError
 
 T = TypeVar("T")
 
 
 class Service:
-    """One model behind one listener. Used on the event loop alone."""
+    """The models behind one listener. Used on the event loop alone."""
 
-    def __init__(self, model: ServedModel, settings: ServerSettings) -> None:
-        self.model = model
+    def __init__(self, models: Models, settings: ServerSettings) -> None:
+        self.models = models
         self.settings = settings
-        self.metrics = Metrics()
-        self.active = ActiveRequests(model.cancel)
-        self.readiness = Readiness(model)
-        self.created = int(time.time())
+        self.metrics = HTTPMetrics()
+        self.draining = False
+        """Whether new generation requests are refused, while those under way run on."""
         # One thread: several that want the interpreter's lock would keep the event loop from it several times as long.
         self._body_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="pocketllm-body")
-
-    @property
-    def draining(self) -> bool:
-        return self.readiness.draining
-
-    def begin_drain(self) -> None:
-        """From now on new generation requests are refused; those under way go on."""
-        self.readiness.draining = True
 
     async def read_large(self, read: Callable[[bytes], T], data: bytes) -> T:
         """What ``read`` makes of a body that is too large to be read on the event loop."""

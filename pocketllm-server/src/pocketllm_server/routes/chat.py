@@ -1,27 +1,25 @@
-"""``POST /v1/chat/completions``."""
+"""``POST /v1/chat/completions``: how its body is said."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pocketllm.fields import CHAT
+from pocketllm.errors import PocketLLMError
+from pocketllm.fields import CHAT, unknown_field
 from pocketllm.protocol import chat_request
 from pocketllm.types import Capabilities, GenerationRequest
-from pocketllm_server.endpoints import ChatReply
-from pocketllm_server.routes.generate import GenerateRoute
-from pocketllm_server.streams import Endpoint
-from pocketllm_server.wire.request_bodies import ChatBody
+from pocketllm_server.routes.reader import Dialect
+from pocketllm_server.wire.completions_request import ChatBody
 
 
-class ChatCompletions(GenerateRoute):
+class ChatDialect(Dialect):
     shape = ChatBody
-    endpoint = CHAT
+
+    def refusal(self, name: str) -> PocketLLMError:
+        return unknown_field(name, CHAT)
 
     def requests(self, fields: Mapping[str, Any], capabilities: Capabilities) -> Sequence[GenerationRequest]:
         # The server's own way of streaming tool calls holds unless the request says another.
-        streaming = {"tool_call_streaming": self._service.settings.tool_call_streaming}
+        streaming = {"tool_call_streaming": self._settings.tool_call_streaming}
         return [chat_request({**streaming, **fields}, capabilities=capabilities)]
-
-    def reply(self, fields: Mapping[str, Any], requests: Sequence[GenerationRequest]) -> Endpoint:
-        return ChatReply(fields, requests, self._service.settings)

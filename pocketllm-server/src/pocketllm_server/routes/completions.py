@@ -1,25 +1,23 @@
-"""``POST /v1/completions``."""
+"""``POST /v1/completions``: how its body is said."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pocketllm.fields import COMPLETIONS
+from pocketllm.errors import PocketLLMError
+from pocketllm.fields import COMPLETIONS, unknown_field
 from pocketllm.protocol import completion_request
 from pocketllm.types import Capabilities, GenerationRequest
-from pocketllm_server.endpoints import CompletionReply
-from pocketllm_server.routes.generate import GenerateRoute
-from pocketllm_server.streams import Endpoint
-from pocketllm_server.wire.request_bodies import CompletionBody
+from pocketllm_server.routes.reader import Dialect
+from pocketllm_server.wire.completions_request import CompletionBody
 
 
-class Completions(GenerateRoute):
+class CompletionsDialect(Dialect):
     shape = CompletionBody
-    endpoint = COMPLETIONS
+
+    def refusal(self, name: str) -> PocketLLMError:
+        return unknown_field(name, COMPLETIONS)
 
     def requests(self, fields: Mapping[str, Any], capabilities: Capabilities) -> Sequence[GenerationRequest]:
         return completion_request(fields, capabilities=capabilities)
-
-    def reply(self, fields: Mapping[str, Any], requests: Sequence[GenerationRequest]) -> Endpoint:
-        return CompletionReply(fields, requests, self._service.model)

@@ -1,82 +1,38 @@
-"""The path that chat and completions share: bytes, fields, policy, normalisation, answer."""
+"""The routes that generate: read, take a place in the model's queue, answer."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Mapping, Sequence
-from typing import Any
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
-from pocketllm.fields import unknown_field
-from pocketllm.types import Capabilities, GenerationRequest
-from pocketllm_server.http_io import check_json, read_body
-from pocketllm_server.limits import check_prompt_limits
+from pocketllm.errors import PocketLLMError
+from pocketllm_server.answers.answer import Answer
+from pocketllm_server.answers.reply import Reply
+from pocketllm_server.routes.reader import Dialect, Reader
 from pocketllm_server.service import Service
-from pocketllm_server.streams import Endpoint, answer, stream
-from pocketllm_server.wire.decode import decode_object, is_quick, set_fields, unknown_fields
 from pocketllm_server.wire.ignored_fields import ignored_fields_header
 
 logger = logging.getLogger(__name__)
 
 
-class ReadRequest(msgspec.Struct, frozen=True):
-    """A body that passed: the fields that were set, one request per prompt, and the names that nobody documents."""
+class Generate:
+    """An ASGI application: requests come in the words of ``dialect`` and are answered by a ``reply``."""
 
-    fields: Mapping[str, Any]
-    requests: Sequence[GenerationRequest]
-    ignored: Sequence[str]
-
-
-class GenerateRoute:
-    """Base of the generating routes; a subclass gives the wire Struct, how it becomes requests, and the answer."""
-
-    shape: type[msgspec.Struct]
-    endpoint: str
-    """Name of the endpoint in the field table."""
-
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, dialect: Dialect, reply: type[Reply]) -> None:
         self._service = service
-
-    def requests(self, fields: Mapping[str, Any], capabilities: Capabilities) -> Sequence[GenerationRequest]:
-        """One request per prompt; fields that the engine does not act on are refused."""
-        raise NotImplementedError
-
-    def reply(self, fields: Mapping[str, Any], requests: Sequence[GenerationRequest]) -> Endpoint:
-        """The form of the answer to one request."""
-        raise NotImplementedError
+        self._dialect = dialect
+        self._reader = Reader(service, dialect)
+        self._reply = reply
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        service = self._service
-        settings = service.settings
-        check_json(scope)
-        data = await read_body(scope, receive, settings.max_body_bytes, settings.body_timeout_s)
-        if is_quick(data):
-            read = self._read(data)
-        else:
-            read = await service.read_large(self._read, data)
-        headers = ignored_fields_header(read.ignored)
-        if headers:
-            logger.info("request %s: ignored fields: %s", read.requests[0].request_id, headers[0][1].decode())
-        created = int(time.time())
-        reply = self.reply(read.fields, read.requests)
-        if not read.fields.get("stream"):
-            await answer(service, reply, read.requests, created, receive, send, headers=headers)
-            return
-        with_usage = bool(read.fields.get("stream_options", {}).get("include_usage"))
-        await stream(
-            service, reply, read.requests, created, scope, receive, send, with_usage=with_usage, headers=headers
-        )
-
-    def _read(self, data: bytes) -> ReadRequest:
-        body = decode_object(data, self._service.settings.max_json_values)
-        fields = set_fields(body, self.shape)
-        ignored = unknown_fields(body, self.shape)
-        if ignored and self._service.settings.strict_fields:
-            raise unknown_field(ignored[0], self.endpoint)
-        self._service.check_accepting()
-        requests = self.requests(fields, self._service.model.capabilities)
-        check_prompt_limits(self._service.settings, requests)
-        return ReadRequest(fields, requests, ignored)
+        self._service.models.check_room()
+        reading = await self._reader.read(scope, receive)
+        if reading.ignored:
+            names = ignored_fields_header(reading.ignored)[0][1].decode()
+            logger.info("request %s: ignored fields: %s", reading.requests[0].request_id, names)
+        with reading.model.queue.place():
+            try:
+                await Answer(self._service, reading, self._reply)(scope, receive, send)
+            except PocketLLMError as error:
+                raise self._dialect.in_its_words(error) from None

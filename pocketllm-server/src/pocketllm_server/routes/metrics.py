@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
-from pocketllm_server.http_io import send_bytes
-from pocketllm_server.metrics import CONTENT_TYPE
+from pocketllm_server.metrics.page import CONTENT_TYPE, render
 from pocketllm_server.service import Service
+from pocketllm_server.transport.http_io import send_bytes
 
 
 class MetricsPage:
@@ -15,5 +15,5 @@ class MetricsPage:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         service = self._service
-        page = service.metrics.render(service.model.stats(), len(service.active))
+        page = render(service.metrics, [model.sample() for model in service.models])
         await send_bytes(send, 200, page, CONTENT_TYPE)

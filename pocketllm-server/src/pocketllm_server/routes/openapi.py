@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from pocketllm_server.http_io import send_bytes
-from pocketllm_server.openapi import build_document
+from pocketllm_server.routes.openapi_document import build_document
 from pocketllm_server.service import Service
+from pocketllm_server.transport.http_io import send_bytes
 
 
 class OpenAPI:

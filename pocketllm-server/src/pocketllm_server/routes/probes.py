@@ -1,11 +1,14 @@
-"""``/health``, ``/alive``, ``/ready``: answered from the slot's state, never from the engine."""
+"""``/health``, ``/alive``, ``/ready``: answered from the state of the default model's host, never from its engine."""
 
 from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
-from pocketllm_server.http_io import send_json
+from pocketllm_server.models.readiness import Verdict
 from pocketllm_server.service import Service
+from pocketllm_server.transport.http_io import send_json
+
+_DRAINING = Verdict(False, "draining", "The server is shutting down and takes no new requests.")
 
 
 class Alive:
@@ -19,13 +22,13 @@ class Alive:
 
 
 class Health:
-    """The slot's state; 503 once the engine has failed or is closed, 200 while it loads, answers, sleeps or drains."""
+    """The host's state; 503 once the engine has failed or is closed, 200 while it loads, answers, sleeps or drains."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        health = self._service.model.health()
+        health = self._service.models.default.client.health()
         status = 503 if health.status == "failed" or not health.alive else 200
         await send_json(send, status, health.as_dict())
 
@@ -37,14 +40,15 @@ class Ready:
         self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        verdict = self._service.readiness.verdict()
-        health = self._service.model.health()
+        model = self._service.models.default
+        verdict = _DRAINING if self._service.draining else model.readiness.verdict()
+        health = model.client.health()
         body = {
             **health.details,
             "status": "ready" if verdict.ready else "not_ready",
             "reason": verdict.reason,
             "message": verdict.message,
-            "model": self._service.settings.served_model_name,
+            "model": model.name,
             "backend": health.backend,
         }
         if verdict.ready:

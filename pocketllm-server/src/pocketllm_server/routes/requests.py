@@ -5,8 +5,8 @@ from __future__ import annotations
 from starlette.types import Receive, Scope, Send
 
 from pocketllm.types import CancelReason
-from pocketllm_server.http_io import send_json
 from pocketllm_server.service import Service
+from pocketllm_server.transport.http_io import send_json
 from pocketllm_server.wire.errors import HTTPError
 
 
@@ -18,7 +18,7 @@ class CancelRequest:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["request_id"]
-        if not self._service.active.cancel(name, CancelReason.CLIENT):
+        if not self._service.models.cancel(name, CancelReason.CLIENT):
             raise HTTPError(
                 404,
                 "No active request has this id: it is unknown, has ended or was cancelled.",

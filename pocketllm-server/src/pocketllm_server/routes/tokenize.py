@@ -11,13 +11,13 @@ from starlette.types import Receive, Scope, Send
 from pocketllm.errors import ConfigurationError
 from pocketllm.protocol import chat_request
 from pocketllm.types import Capabilities, GenerationRequest
-from pocketllm_server.http_io import check_json, read_body, send_json
-from pocketllm_server.limits import check_prompt_limits
-from pocketllm_server.prompt_access import prompt_tokens, prompts_of
+from pocketllm_server.models.prompt_tokens import prompt_tokens
+from pocketllm_server.routes.prompt_limits import check_prompt_limits
+from pocketllm_server.routes.reader import decode_fields, read_with
 from pocketllm_server.service import Service
-from pocketllm_server.wire.decode import decode_object, set_fields, unknown_fields
+from pocketllm_server.transport.http_io import send_json
 from pocketllm_server.wire.ignored_fields import ignored_fields_header
-from pocketllm_server.wire.tokenize import (
+from pocketllm_server.wire.text_bodies import (
     DetokenizeAnswer,
     DetokenizeBody,
     TemplateAnswer,
@@ -46,17 +46,13 @@ class _TextRoute:
         raise NotImplementedError
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        settings = self._service.settings
-        check_json(scope)
-        data = await read_body(scope, receive, settings.max_body_bytes, settings.body_timeout_s)
-        fields, ignored = await self._service.read_large(self._read, data)
-        model = self._service.model
-        answer = await asyncio.to_thread(self.answer, fields, prompts_of(model), model.capabilities)
+        fields, ignored = await read_with(self._service, self._read, scope, receive)
+        client = self._service.models.of(fields.get("model")).client
+        answer = await asyncio.to_thread(self.answer, fields, client.host.prompts, client.capabilities)
         await send_json(send, 200, answer, ignored_fields_header(ignored))
 
     def _read(self, data: bytes) -> tuple[dict[str, Any], list[str]]:
-        body = decode_object(data, self._service.settings.max_json_values)
-        return set_fields(body, self.shape), unknown_fields(body, self.shape)
+        return decode_fields(data, self.shape, self._service.settings)
 
     def rendering(self, fields: dict[str, Any], capabilities: Capabilities) -> GenerationRequest:
         """The chat request whose prompt is meant."""
@@ -94,7 +90,7 @@ class Tokenize(_TextRoute):
 
 
 class Detokenize(_TextRoute):
-    """The text of token ids, control tokens included unless ``skip_special``; bytes that are no text become U+FFFD."""
+    """The text of token ids, control tokens included unless ``skip_special``; bytes that are not text become U+FFFD."""
 
     shape = DetokenizeBody
 

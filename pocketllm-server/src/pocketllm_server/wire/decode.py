@@ -10,8 +10,8 @@ from msgspec.structs import FieldInfo
 
 from pocketllm.errors import ConfigurationError, PocketLLMError
 from pocketllm.fields import shown, unsupported
+from pocketllm_server.wire.completions_request import StreamOptions
 from pocketllm_server.wire.errors import HTTPError
-from pocketllm_server.wire.request_bodies import StreamOptions
 
 # Templates and copies recurse with several Python frames per level: this depth stays far from the interpreter's limit.
 MAX_DEPTH = 64

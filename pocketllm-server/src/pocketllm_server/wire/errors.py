@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from pocketllm.errors import PocketLLMError
 
 # The status says it all for these: OpenAI's own bodies, and the guide's, carry a null code.
@@ -37,11 +35,6 @@ def describe(error: PocketLLMError | HTTPError) -> tuple[int, dict[str, object],
     retry_s = _RETRY_AFTER_S.get(error.status)
     headers: Headers = ((b"retry-after", str(retry_s).encode()),) if retry_s else ()
     return error.status, error_object(error.status, error.message, param=error.param, code=code), headers
-
-
-def error_event(error: dict[str, object]) -> bytes:
-    """A server-sent event that carries an error in the middle of a stream."""
-    return b"data: " + msgspec.json.encode({"error": error}) + b"\n\n"
 
 
 def _type(status: int) -> str:

@@ -1,0 +1,1 @@
+"""From accepted requests to the bytes of an answer."""

@@ -1,0 +1,1 @@
+"""The models behind the listener, and what the server keeps of each."""
