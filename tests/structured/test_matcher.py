@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from pocketllm.checkpoint import Tokenizer
 from pocketllm.errors import EngineError
-from pocketllm.structured import TokenMatcher, compile_constraint
-from pocketllm.structured import compiled as compiled_module
+from pocketllm.structured import TokenMatcher, compile_constraint, grammars
 from pocketllm.structured.matcher import allow_all, write_bits
 from pocketllm.types import Constraint
 from tests.structured.sampling import allowed_ids, byte_ids
@@ -99,7 +98,7 @@ def outgrow(following: TokenMatcher, randomness: random.Random, num_tokens: int)
 def test_a_constraint_that_outgrows_its_limits_is_an_error_and_no_end(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(compiled_module.MATCHER_LIMITS, "max_lexer_states", 2_000)
+    monkeypatch.setitem(grammars.MATCHER_LIMITS, "max_lexer_states", 2_000)
     randomness = random.Random(1)
     compiled = compile_constraint(Constraint("regex", "(a|b)*a(a|b){15}c"), tokenizer)
     first = compiled.matcher([SHARED.eos_token_id or 0])

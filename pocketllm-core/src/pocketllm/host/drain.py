@@ -74,6 +74,8 @@ class EventDrain:
             self.lose(opened, routed.fatal)
 
     def _act_on_timers(self) -> None:
+        if self._timers.next() is None:
+            return
         due = self._timers.take_due(time.monotonic())
         for record in due.deadlines:
             self._admission.cancel_record(record, CancelReason.DEADLINE)

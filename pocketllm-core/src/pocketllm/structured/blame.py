@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pocketllm.structured.grammars import in_few_words, is_unsatisfiable, new_matcher, problem_of, schema_grammar
 from pocketllm.structured.refusal import SchemaRefusedError, pointer_to
-from pocketllm.structured.schema_subset import RewrittenSchema, Schema
+from pocketllm.structured.schema_references import Schema
+from pocketllm.structured.schema_subset import RewrittenSchema
 from pocketllm.structured.token_table import TokenTable
 
 _MAX_TRIALS = 400

@@ -9,7 +9,8 @@ import msgspec
 
 from pocketllm.structured.lark_text import quoted
 from pocketllm.structured.refusal import SchemaRefusedError, pointer_to
-from pocketllm.structured.schema_subset import RewrittenSchema, Schema, rewrite_schema
+from pocketllm.structured.schema_references import Schema
+from pocketllm.structured.schema_subset import RewrittenSchema, rewrite_schema
 
 _PARAM = "tools"
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 
-from pocketllm.errors import ConfigurationError
+from pocketllm.errors import ConfigurationError, shown
 from pocketllm.structured.pattern_dialect import is_unwritable, shared_pattern
 from pocketllm.structured.refusal import SchemaRefusedError, pointer_to
 from pocketllm.structured.schema_keywords import (
@@ -35,9 +34,8 @@ from pocketllm.structured.schema_keywords import (
     NEUTRAL,
     TYPES,
 )
+from pocketllm.structured.schema_references import References, Schema
 from pocketllm.structured.string_formats import KNOWN_FORMATS, MATCHER_FORMATS, MAX_HOSTNAME_CHARS, OWN_FORMATS
-
-Schema = dict[str, Any] | bool
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -102,6 +100,7 @@ def rewrite_schema(schema: Schema, *, param: str) -> RewrittenSchema:
 class _Rewriter:
     def __init__(self, document: Schema, param: str) -> None:
         self._document = document
+        self._references = References(document)
         self._param = param
         self._names: dict[str, str] = {}
         self._pending: list[tuple[str, Schema]] = []
@@ -189,7 +188,7 @@ class _Rewriter:
         value = schema["type"]
         names = value if isinstance(value, list) else [value]
         if not names or any(name not in TYPES for name in names):
-            raise self._refuse(pointer_to(pointer, "type"), f"is none of {', '.join(TYPES)}, and no list of them.")
+            raise self._refuse(pointer_to(pointer, "type"), f"is neither one of {', '.join(TYPES)} nor a list of them.")
         # A number may be an integer: the union of both would be written twice.
         unique = [name for name in dict.fromkeys(names) if name != "integer" or "number" not in names]
         result["type"] = unique[0] if len(unique) == 1 else unique
@@ -276,7 +275,7 @@ class _Rewriter:
         else:
             known = ", ".join(KNOWN_FORMATS)
             raise self._refuse(
-                pointer_to(pointer, "format"), f"is {_shown(name)}, which cannot be enforced; known are {known}."
+                pointer_to(pointer, "format"), f"is {shown(name)}, which cannot be enforced; known are {known}."
             )
 
     # -- objects --------------------------------------------------------------------------------------------------
@@ -358,23 +357,14 @@ class _Rewriter:
             return self._schema_list(value, place, depth)
         # The matcher takes oneOf only where it sees that no two options share a document, and it does not look
         # through references.
-        return self._schema_list([self._looked_through(option, set()) for option in value], place, depth)
-
-    def _looked_through(self, schema: object, seen: set[str]) -> object:
-        if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str) or schema["$ref"] in seen:
-            return schema
-        if any(keyword in ENFORCED and keyword != "$ref" for keyword in schema):
-            return schema
-        seen.add(schema["$ref"])
-        found = self._find(schema["$ref"])
-        return schema if found is None else self._looked_through(found[1], seen)
+        return self._schema_list([self._references.looked_through(option) for option in value], place, depth)
 
     def _reference(self, reference: object, place: str) -> str:
-        found = self._find(reference) if isinstance(reference, str) else None
+        found = self._references.find(reference) if isinstance(reference, str) else None
         if found is None:
             raise self._refuse(
                 place,
-                f"refers to {_shown(reference)}, which is not in this document: only #/… references are followed.",
+                f"refers to {shown(reference)}, which is not in this document: only #/… references are followed.",
             )
         pointer, target = found
         name = self._names.get(pointer)
@@ -382,28 +372,6 @@ class _Rewriter:
             name = self._names[pointer] = f"d{len(self._names)}"
             self._pending.append((pointer, target))
         return f"#/$defs/{name}"
-
-    def _find(self, reference: str) -> tuple[str, Schema] | None:
-        """The place that ``reference`` leads to, in its plain spelling, and the schema there."""
-        base = self._document.get("$id", "") if isinstance(self._document, dict) else ""
-        if base and isinstance(base, str) and reference.startswith(base.rstrip("#") + "#"):
-            reference = reference[len(base.rstrip("#")) :]
-        if reference not in ("#", "") and not reference.startswith("#/"):
-            return None
-        node: object = self._document
-        pointer = ""
-        for step in unquote(reference).split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(node, dict) and key in node:
-                if node is not self._document and isinstance(node.get("$id"), str):
-                    return None
-                node = node[key]
-            elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):
-                node = node[int(key)]
-            else:
-                return None
-            pointer = pointer_to(pointer, key)
-        return (pointer, node) if isinstance(node, dict | bool) else None
 
 
 def _members(value: object) -> Iterable[tuple[str | int, object]]:
@@ -414,8 +382,3 @@ def _members(value: object) -> Iterable[tuple[str | int, object]]:
 
 def _is_one_of(value: object, neutral: tuple[object, ...]) -> bool:
     return any(type(value) is type(other) and value == other for other in neutral)
-
-
-def _shown(value: object, limit: int = 60) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
