@@ -165,7 +165,7 @@ class TestSplitGguf:
         with pytest.raises(CheckpointError, match=r"missing: m-00002-of-00002\.gguf"):
             open_checkpoint(files[0])
 
-    def test_parts_that_contradict_their_names(self, folder: Path) -> None:
+    def test_parts_that_contradict_their_names_are_refused(self, folder: Path) -> None:
         files = self.parts(folder)
         files[1].write_bytes(files[0].read_bytes())
         with pytest.raises(CheckpointError, match="says it is part 0 of 2"):

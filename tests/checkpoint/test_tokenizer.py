@@ -202,7 +202,7 @@ class TestSpacePrefix:
         assert tokenizer.decode(tokenizer.encode(" ab")) == " ab"
         assert tokenizer.encode("") == [1]
 
-    def test_it_follows_every_special_token(self, tmp_path: Path) -> None:
+    def test_the_leading_space_follows_every_special_token(self, tmp_path: Path) -> None:
         tokenizer = small(tmp_path, SENTENCEPIECE_KEYS)
         assert [tokenizer.token_text(token_id) for token_id in tokenizer.encode("a</s>a")] == [
             "<s>",
@@ -211,7 +211,7 @@ class TestSpacePrefix:
             "▁a",
         ]
 
-    def test_a_file_may_do_without(self, tmp_path: Path) -> None:
+    def test_a_file_may_leave_out_bos_and_the_leading_space(self, tmp_path: Path) -> None:
         keys = {"tokenizer.ggml.add_space_prefix": False, "tokenizer.ggml.add_bos_token": False}
         tokenizer = small(tmp_path, {**SENTENCEPIECE_KEYS, **keys})
         assert [tokenizer.token_text(token_id) for token_id in tokenizer.encode("ab a")] == ["ab", "▁a"]
@@ -353,7 +353,7 @@ def test_merges_come_by_score_then_id_then_longer_left_part(vocabulary: list[tup
 
 
 @given(st.lists(st.text(max_size=20)), st.data())
-def test_some_strings_of_an_array(
+def test_chosen_strings_of_an_array_are_read_alone(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], data: st.DataObject
 ) -> None:
     indices = sorted(data.draw(st.sets(st.integers(0, len(texts) - 1)))) if texts else []

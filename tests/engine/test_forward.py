@@ -38,7 +38,7 @@ def text_of(events: Sequence[TokenEvent], index: int = 0) -> str:
     return "".join(event.text for event in events if event.choice_index == index)
 
 
-async def test_it_gives_what_iterating_gives(llm: AsyncLLM) -> None:
+async def test_forwarding_gives_what_iterating_gives(llm: AsyncLLM) -> None:
     iterated = [event async for event in await ask(llm)]
     taken: list[TokenEvent] = []
     await (await ask(llm)).forward(taken.extend)
@@ -150,7 +150,7 @@ async def test_a_cancel_beside_a_busy_taker_leaves_no_coroutine_behind(llm: Asyn
             await task
 
 
-async def test_closing_the_stream_ends_it(llm: AsyncLLM) -> None:
+async def test_closing_the_stream_ends_its_forwarding(llm: AsyncLLM) -> None:
     stream = await ask(llm)
     taken: list[TokenEvent] = []
     task = asyncio.ensure_future(stream.forward(taken.extend))

@@ -35,7 +35,7 @@ def test_it_repeats_the_prompt_or_the_last_message(toy_checkpoint: Path) -> None
         assert llm.chat(messages)[0].text == "second"
 
 
-def test_it_plays_one_answer(toy_checkpoint: Path) -> None:
+def test_echo_plays_one_answer_for_every_request(toy_checkpoint: Path) -> None:
     with open_echo(toy_checkpoint, script="<tool_call>{}</tool_call>") as llm:
         result = llm.generate("x")[0]
         assert (result.text, result.finish_reason) == ("<tool_call>{}</tool_call>", "stop")
@@ -123,7 +123,7 @@ def test_a_wrong_option_is_named(toy_checkpoint: Path, options: dict[str, Any], 
     assert raised.value.param == param
 
 
-def test_auto_never_takes_it(toy_checkpoint: Path) -> None:
+def test_auto_never_takes_the_echo_backend(toy_checkpoint: Path) -> None:
     echo, checkpoint = Registry().backend("echo"), open_checkpoint(toy_checkpoint)
     assert isinstance(echo.probe(checkpoint, EngineArgs(model=str(toy_checkpoint))), Refusal)
     offer = echo.probe(checkpoint, EngineArgs(model=str(toy_checkpoint), backend="echo"))

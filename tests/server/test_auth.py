@@ -35,7 +35,7 @@ async def test_probes_carry_no_key(path: str) -> None:
 
 
 @pytest.mark.parametrize("method, path", ROUTES)
-async def test_every_other_route_asks(method: str, path: str) -> None:
+async def test_every_route_but_the_probes_asks_for_a_key(method: str, path: str) -> None:
     async with client_of(FakeLLM(), api_keys=KEYS) as client:
         response = await client.request(method, path, json=HELLO)
     assert response.status_code == 401

@@ -379,7 +379,7 @@ async def test_fields_nobody_documents_are_named_once() -> None:
     assert response.headers["x-pocketllm-ignored-fields"].endswith("field_31, and 468 more")
 
 
-async def test_strict_mode_refuses_them() -> None:
+async def test_strict_mode_refuses_unknown_fields() -> None:
     model = FakeLLM()
     async with client_of(model, strict_fields=True) as client:
         response = await client.post(CHAT, json={**HELLO, "temprature": 1})

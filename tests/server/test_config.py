@@ -165,7 +165,7 @@ def test_a_file_that_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("alias, own", sorted(ALIASES.items()))
-def test_names_that_other_servers_taught(alias: str, own: str, tmp_path: Path) -> None:
+def test_flags_of_other_servers_set_our_own(alias: str, own: str, tmp_path: Path) -> None:
     context = click.Context(serve)
     option = next(each for each in serve.get_params(context) if own in (*each.opts, *each.secondary_opts))
     assert isinstance(option, click.Option)

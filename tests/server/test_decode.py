@@ -141,7 +141,7 @@ async def test_a_refusal_of_a_large_body_keeps_nothing_of_it() -> None:
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/v1/responses", "/v1/messages", "/tokenize"])
-async def test_every_endpoint_refuses_them(path: str) -> None:
+async def test_every_endpoint_refuses_too_many_json_values(path: str) -> None:
     async with client_of(FakeLLM(), max_json_values=1000) as client:
         response = await client.post(path, content=_body(b"[]", 2000), headers={"content-type": "application/json"})
         assert response.status_code == 413

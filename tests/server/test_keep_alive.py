@@ -23,13 +23,13 @@ async def test_a_busy_stream_carries_no_keep_alive_comments() -> None:
     assert "keep-alive" not in text
 
 
-async def test_an_interval_of_nothing_is_never() -> None:
+async def test_an_interval_of_0_sends_no_keep_alive_comments() -> None:
     async with client_of(FakeLLM(Script(pause_s=0.05)), keep_alive_interval_s=0) as client:
         text = (await client.post(CHAT, json={**HELLO, "stream": True})).text
     assert "keep-alive" not in text
 
 
-async def test_other_answers_are_left_alone() -> None:
+async def test_whole_answers_carry_no_keep_alive_comments() -> None:
     async with client_of(FakeLLM(Script(pause_s=0.05)), keep_alive_interval_s=0.01) as client:
         response = await client.post(CHAT, json=HELLO)
     assert "keep-alive" not in response.text

@@ -51,7 +51,7 @@ def _model(path: Path) -> AsyncLLM:
     return AsyncLLM(args)
 
 
-async def test_tool_calling_round_trip(xml_path: Path) -> None:
+async def test_langchain_calls_a_tool_and_reads_its_result(xml_path: Path) -> None:
     from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
     from langchain_openai import ChatOpenAI
 

@@ -154,7 +154,7 @@ async def test_a_stream_closed_early_frees_its_slot(toy_path: Path, client: Any)
         assert server.app.service.models.num_active == 0
 
 
-async def test_errors_become_its_own(toy_path: Path, client: Any) -> None:
+async def test_errors_become_those_of_litellm(toy_path: Path, client: Any) -> None:
     async with echo(toy_path, api_keys=("secret",)) as server:
         with pytest.raises(client.BadRequestError, match="web_search_options"):
             await client.acompletion(

@@ -64,7 +64,7 @@ async def test_without_a_template_tools_are_refused(client: httpx.AsyncClient, p
     assert "chat template" in error["message"]
 
 
-async def test_anthropics_shape_says_it_too(client: httpx.AsyncClient) -> None:
+async def test_messages_without_a_template_refuse_tools_too(client: httpx.AsyncClient) -> None:
     body = {**HELLO, "max_tokens": 4, "tools": [{"name": "f", "input_schema": {"type": "object"}}]}
     response = await client.post("/v1/messages", json=body)
     assert response.status_code == 400

@@ -54,7 +54,7 @@ def wait_until_ready(process: subprocess.Popen[str]) -> None:
     raise AssertionError("it ended before it was ready")
 
 
-def test_serves_and_ends_with_sigterm(smollm2_path: Path) -> None:
+def test_the_program_serves_and_ends_with_sigterm(smollm2_path: Path) -> None:
     with program(
         "--port", "0", "--backend", "echo", "--model", str(smollm2_path), POCKETLLM_HOST="localhost"
     ) as process:

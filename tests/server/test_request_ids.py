@@ -51,7 +51,7 @@ async def test_answers_of_every_kind_carry_the_request_id(method: str, path: str
     assert response.headers["x-request-id"]
 
 
-async def test_ids_of_one_connection_do_not_mix() -> None:
+async def test_request_ids_of_one_connection_do_not_mix() -> None:
     async with live(FakeLLM()) as server:
         reader, writer = await server.connect()
         for number in range(3):

@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
 
 
-async def test_chat_stream_and_early_close(smollm2_path: Path) -> None:
+async def test_a_stream_of_smollm2_equals_its_answer_and_may_be_closed_early(smollm2_path: Path) -> None:
     args = EngineArgs(
         model=str(smollm2_path),
         backend="torch",

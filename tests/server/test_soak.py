@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 
-def test_everything_is_given_back(repository: Path) -> None:
+def test_a_short_soak_gives_everything_back(repository: Path) -> None:
     numbers = ("--warm-up", "300", "--requests", "500", "--connections", "64")
     command = [sys.executable, str(repository / "tests/soak/server.py"), *numbers]
     soak = subprocess.run(command, capture_output=True, text=True, timeout=240)

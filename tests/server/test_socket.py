@@ -72,7 +72,7 @@ async def test_one_connection_serves_many_requests() -> None:
         writer.close()
 
 
-async def test_stream_over_a_real_client() -> None:
+async def test_a_real_client_reads_a_stream() -> None:
     async with live(FakeLLM()) as server, httpx.AsyncClient(base_url=server.url) as client:
         async with client.stream("POST", CHAT, json={**HELLO, "stream": True}) as response:
             text = (await response.aread()).decode()

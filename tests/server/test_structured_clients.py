@@ -36,7 +36,7 @@ async def server(smollm2_path: Path) -> AsyncIterator[Live]:
         yield server
 
 
-async def test_parse_helpers_and_plain_structures(server: Live) -> None:
+async def test_the_openai_client_parses_structured_answers(server: Live) -> None:
     url = server.url + "/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
         parsed = await client.chat.completions.parse(

@@ -115,7 +115,7 @@ NATURAL = {
 
 @pytest.mark.parametrize("syntax", TOOL_CALL_SYNTAXES)
 @pytest.mark.parametrize("mode", ["auto", "required", "named"])
-def test_calls_as_models_write_them(syntax: str, mode: str, tokenizer: Tokenizer) -> None:
+def test_calls_are_accepted_as_models_write_them(syntax: str, mode: str, tokenizer: Tokenizer) -> None:
     constraint = tool_call_constraint(syntax, TOOLS, mode=mode, name="get_weather")
     compiled = compile_constraint(constraint, tokenizer)
     text = NATURAL[syntax]
@@ -163,7 +163,7 @@ def test_what_a_tool_that_is_not_strict_cannot_have_enforced_is_left_free(syntax
         ({"syntax_name": "qwen_xml", "tools": [{"type": "function"}], "mode": "auto"}, "with a name", "tools"),
     ],
 )
-def test_what_cannot_be_asked_for(arguments: dict[str, Any], complaint: str, param: str) -> None:
+def test_a_call_that_cannot_be_asked_for_is_refused(arguments: dict[str, Any], complaint: str, param: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint) as caught:
         tool_call_constraint(**arguments)
     assert caught.value.param == param

@@ -70,7 +70,7 @@ def test_byte_fallback_agrees_with_the_library_on_valid_text(text: str, flags: l
 
 
 @given(ids=st.lists(st.integers(0, len(MIXED_PIECES) - 1), max_size=40), places=PLACES)
-def test_reference_never_runs_ahead(ids: list[int], places: list[int]) -> None:
+def test_the_reference_never_runs_ahead_of_the_detokenizer(ids: list[int], places: list[int]) -> None:
     fast, slow = Detokenizer(MIXED), CumulativeDetokenizer(MIXED)
     fast_text = slow_text = ""
     for piece in cut(ids, places):

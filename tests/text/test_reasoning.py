@@ -55,7 +55,7 @@ def reference(mode: str, text: str) -> tuple[str, str]:
         ("auto", " " * 17 + "<think>a</think>", "", " " * 17 + "<think>a</think>"),
     ],
 )
-def test_split_at_every_cut(mode: str, text: str, reasoning: str, content: str) -> None:
+def test_reasoning_is_split_alike_at_every_cut(mode: str, text: str, reasoning: str, content: str) -> None:
     assert reference(mode, text) == (reasoning, content)
     for first in range(len(text) + 1):
         assert split(mode, [text[:first], text[first:]]) == (reasoning, content)

@@ -76,7 +76,7 @@ def test_missing_content_is_empty_and_null_fields_are_left_out() -> None:
     ],
     ids=range(10),
 )
-def test_arguments_are_a_mapping(arguments: Any, expected: dict[str, Any]) -> None:
+def test_arguments_reach_templates_as_a_mapping(arguments: Any, expected: dict[str, Any]) -> None:
     call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
     messages = [{"role": "assistant", "content": None, "tool_calls": [call, {"name": "g", "arguments": arguments}]}]
     wrapped, bare = template_messages(messages)[0]["tool_calls"]

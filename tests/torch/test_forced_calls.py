@@ -68,7 +68,7 @@ def test_required_calls_a_tool_and_streams_it_at_once(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize("name", ["weather", "tide"])
-def test_named_calls_that_tool(llm: LLM, name: str) -> None:
+def test_a_named_tool_is_the_one_that_is_called(llm: LLM, name: str) -> None:
     choice = {"type": "function", "function": {"name": name}}
     (result,) = llm.chat(ASK, SAMPLED, tools=TOOLS, tool_choice=choice)
     (call,) = result.choices[0].tool_calls

@@ -42,7 +42,7 @@ def random_blocks(kind: gguf.GGMLQuantizationType, num_blocks: int) -> np.ndarra
 
 
 @pytest.mark.parametrize("name", sorted(GGUF_TYPES))
-def test_equals_the_gguf_package(name: str) -> None:
+def test_dequantised_blocks_equal_the_gguf_package(name: str) -> None:
     kind = gguf.GGMLQuantizationType[name]
     data = random_blocks(kind, 200)
     ours = dequantize(name, torch.from_numpy(data.copy())).float()

@@ -33,7 +33,7 @@ def settle(driver: Driver) -> None:
     assert stats.num_free_blocks == stats.num_blocks
 
 
-def test_greedy_text_is_transformers(driver: Driver, tiny: TinyLlama) -> None:
+def test_greedy_tokens_are_those_of_transformers(driver: Driver, tiny: TinyLlama) -> None:
     prompt = random_ids(20, seed=1)
     stream = driver.run(prompt, max_tokens=12)
     assert stream.tokens == tiny.greedy(prompt, 12)

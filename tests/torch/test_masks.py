@@ -36,7 +36,7 @@ def test_one_bit_per_token(vocab_size: int, words: int) -> None:
     assert num_mask_words(vocab_size) == words
 
 
-def test_keeps_exactly_the_allowed_tokens() -> None:
+def test_a_mask_keeps_exactly_the_allowed_tokens() -> None:
     for vocab_size in (31, 32, 70):
         allowed = {0, 5, 30, vocab_size - 1}
         row = torch.zeros(vocab_size)

@@ -76,12 +76,12 @@ def opening_fails(file: Path, words: str) -> None:
         Driver.open(file, dtype="float32")
 
 
-def test_undeclared_blocks_are_not(hybrid: TinyCheckpoint, tmp_path: Path) -> None:
+def test_undeclared_blocks_are_refused_by_name(hybrid: TinyCheckpoint, tmp_path: Path) -> None:
     file = rewritten(hybrid.path, tmp_path / "mtp.gguf", block(hybrid.path, 4), {})
     opening_fails(file, r"tensors that this model has no place for \(blk\.4\.")
 
 
-def test_a_block_behind_the_declared_ones_is_not(hybrid: TinyCheckpoint, tmp_path: Path) -> None:
+def test_a_block_behind_the_declared_ones_is_refused(hybrid: TinyCheckpoint, tmp_path: Path) -> None:
     added = block(hybrid.path, 4) | {"blk.5.attn_norm.weight": "blk.3.attn_norm.weight"}
     file = rewritten(hybrid.path, tmp_path / "mtp.gguf", added, {"block_count": 5, "nextn_predict_layers": 1})
     opening_fails(file, r"1 tensors that this model has no place for \(blk\.5\.attn_norm\.weight\)")
