@@ -32,7 +32,7 @@ SECTIONS = (
     Section("What hooks give and take", "pocketllm.hookspecs", ("Engine", "EventSource", "Ticket")),
     Section("A call and its stages", "pocketllm.engine.call"),
     Section("Base classes of engines", "pocketllm.engine.iterator_engine"),
-    Section("What most backends need", "pocketllm.backends"),
+    Section("What most backends need", "pocketllm.backend_parts"),
     Section("Posting events", "pocketllm.engine.outbox", ("Outbox",)),
     Section("Checkpoints", "pocketllm.checkpoint"),
     Section("Constraints", "pocketllm.structured"),

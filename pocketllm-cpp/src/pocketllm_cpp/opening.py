@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from pocketllm.backends import EVERY_REQUEST_FIELD, tokenizer_or_none, usable_vocab_size
+from pocketllm.backend_parts import EVERY_REQUEST_FIELD, tokenizer_or_none, usable_vocab_size
 from pocketllm.errors import ConfigurationError
 from pocketllm.types import Capabilities
 from pocketllm_cpp import _native

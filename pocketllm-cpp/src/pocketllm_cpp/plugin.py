@@ -10,7 +10,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from pocketllm.backends import refused_arguments, refused_tensors
+from pocketllm.backend_parts import refused_arguments, refused_tensors
 from pocketllm.errors import PocketLLMError
 from pocketllm.hookspecs import Engine, LoadReport, hookimpl
 from pocketllm.types import BackendInfo, Offer, Refusal

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pocketllm.backends import check_range
+from pocketllm.backend_parts import check_range
 from pocketllm.errors import ConfigurationError
 from pocketllm.types import OptionSpec
 

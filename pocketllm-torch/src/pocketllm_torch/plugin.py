@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from pocketllm.backends import refused_arguments, refused_tensors
+from pocketllm.backend_parts import refused_arguments, refused_tensors
 from pocketllm.errors import CheckpointError, UnsupportedFeatureError
 from pocketllm.hookspecs import Engine, LoadReport, hookimpl
 from pocketllm.types import BackendInfo, Offer, Refusal

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from pocketllm.backends import EVERY_REQUEST_FIELD, tokenizer_or_none, usable_vocab_size
+from pocketllm.backend_parts import EVERY_REQUEST_FIELD, tokenizer_or_none, usable_vocab_size
 from pocketllm.errors import ConfigurationError, UnsupportedFeatureError
 from pocketllm.structured.token_table import token_table
 from pocketllm.types import Capabilities

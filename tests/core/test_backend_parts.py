@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from pocketllm.backends import (
+from pocketllm.backend_parts import (
     EVERY_REQUEST_FIELD,
     check_range,
     refused_arguments,

@@ -5,10 +5,10 @@ an opening asks of a checkpoint, and ``features`` the capabilities of an engine 
 Imports no runtime, so that a card and a probe may use it.
 """
 
-from pocketllm.backends.features import EVERY_REQUEST_FIELD
-from pocketllm.backends.opening import tokenizer_or_none, usable_vocab_size
-from pocketllm.backends.options import check_range
-from pocketllm.backends.probing import refused_arguments, refused_tensors
+from pocketllm.backend_parts.features import EVERY_REQUEST_FIELD
+from pocketllm.backend_parts.opening import tokenizer_or_none, usable_vocab_size
+from pocketllm.backend_parts.options import check_range
+from pocketllm.backend_parts.probing import refused_arguments, refused_tensors
 
 __all__ = [
     "EVERY_REQUEST_FIELD",
