@@ -18,6 +18,17 @@ from tests.packaging.environments import DISTRIBUTIONS
 Graph = dict[str, set[str]]
 
 ROOMS: Mapping[str, tuple[str, ...]] = {
+    "pocketllm": (
+        # What a request, an engine and an error are, and what reads a checkpoint.
+        "errors", "stages", "hook_markers", "prompt_spec", "sampling_params", "engine_env", "engine_args", "types",
+        "checkpoint",
+        # What is made of text and requests, without an engine.
+        "text", "structured", "fields", "protocol", "prompt",
+        # What authors build on, and how it is found.
+        "engine", "hookspecs", "backends", "plugins", "model_sources",
+        # The engine's home, and what people use.
+        "host", "async_stream", "llm", "async_llm", "cli", "testing", "__main__",
+    ),
     "pocketllm_server": (
         "config", "wire", "transport", "logs", "metrics", "models", "service", "answers", "layers", "routes", "app",
         "serve", "cli", "plugin",
