@@ -34,7 +34,7 @@ def test_a_shared_block_is_free_only_after_its_last_holder() -> None:
     assert pool.num_free == 2
 
 
-def test_misuse_is_an_error() -> None:
+def test_blocks_released_twice_or_shared_when_free_are_an_error() -> None:
     pool = BlockPool(1, 16)
     (block,) = pool.allocate(1)
     with pytest.raises(RuntimeError, match="1 blocks asked for, 0 free"):
@@ -46,7 +46,7 @@ def test_misuse_is_an_error() -> None:
         pool.share([block])
 
 
-def test_blocks_for_rounds_up() -> None:
+def test_a_partly_filled_block_counts_as_one() -> None:
     pool = BlockPool(1, 16)
     assert [pool.blocks_for(count) for count in (0, 1, 16, 17)] == [0, 1, 1, 2]
 

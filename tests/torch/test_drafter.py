@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from pocketllm_torch.engine import opening
 from pocketllm_torch.engine.engine import TorchEngine
 from pocketllm_torch.engine.sequence import Sequence as EngineSequence
+from tests.cpp.tiny_checkpoints import write_tiny
 from tests.torch.driving import Driver, Stream
 from tests.torch.tiny_llama import VOCAB, TinyLlama, random_ids
 
@@ -46,10 +49,7 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
 def drafting(tiny: TinyLlama, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """An engine with the oracle as its drafter."""
 
-    def with_drafter(**parts: Any) -> TorchEngine:
-        return TorchEngine(**parts, drafter=oracle)
-
-    monkeypatch.setattr(opening, "TorchEngine", with_drafter)
+    monkeypatch.setattr(opening, "TorchEngine", partial(TorchEngine, drafter=oracle))
     with Driver.open(tiny.path, dtype="float32", options={"kv_cache_bytes": 200_000}, max_model_len=200) as driver:
         yield driver
 
@@ -112,3 +112,23 @@ def test_proposals_take_no_blocks_from_others(driver: Driver, drafting: Driver, 
     stats = drafting.engine.pocketllm_stats()
     assert stats.num_preemptions > 0
     assert stats.num_free_blocks == stats.num_blocks
+
+
+@pytest.mark.parametrize("oracle", [0.0], indirect=True)
+def test_a_recurrent_state_takes_no_proposals(oracle: Oracle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = write_tiny("qwen35", tmp_path)
+    oracle.answers = {1: [1] * 20}
+    monkeypatch.setattr(opening, "TorchEngine", partial(TorchEngine, drafter=oracle))
+    with Driver.open(tiny.path, dtype="float32") as driver:
+        stream = driver.run(random_ids(10, 1), max_tokens=12)
+    assert stream.finish is not None
+    assert "cannot take a rejected proposal back" in str(stream.finish.error)
+
+
+@pytest.mark.parametrize("oracle", [0.0], indirect=True)
+def test_the_deterministic_mode_takes_no_drafter(
+    tiny: TinyLlama, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "TorchEngine", partial(TorchEngine, drafter=oracle))
+    with pytest.raises(ValueError, match="a deterministic engine has no drafter"):
+        Driver.open(tiny.path, options={"deterministic": True})

@@ -68,7 +68,7 @@ def test_a_stop_id_is_flagged_and_ends_the_stream(driver: Driver, tiny: TinyLlam
     assert len(stream.logprobs) == end - 1
 
 
-def test_logprobs_are_raw_whatever_the_sampling(driver: Driver, tiny: TinyLlama) -> None:
+def test_logprobs_are_raw_under_every_sampling(driver: Driver, tiny: TinyLlama) -> None:
     prompt = random_ids(10, seed=2)
     stream = driver.run(
         prompt, logprobs=True, top_logprobs=3, temperature=1.7, top_k=5, repetition_penalty=1.3, logit_bias={9: 2.0}
@@ -299,7 +299,7 @@ def test_failing_again_and_again_is_fatal(driver: Driver, monkeypatch: pytest.Mo
         driver.submit(random_ids(5, seed=9))
 
 
-def test_a_fault_of_the_loop_itself_leaves_nobody_waiting(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_the_loop_itself_ends_every_stream(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     (first,) = driver.submit(random_ids(5, seed=1), max_tokens=400)
     driver.wait_for_tokens(first, 1)
 

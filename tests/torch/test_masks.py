@@ -32,7 +32,7 @@ class ListMatcher:
 
 
 @pytest.mark.parametrize("vocab_size, words", [(1, 1), (32, 1), (33, 2), (49152, 1536)])
-def test_one_bit_per_token(vocab_size: int, words: int) -> None:
+def test_a_mask_has_one_bit_per_token(vocab_size: int, words: int) -> None:
     assert num_mask_words(vocab_size) == words
 
 

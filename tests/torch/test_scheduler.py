@@ -209,7 +209,7 @@ def test_when_the_leader_is_cancelled_another_choice_leads(computed_steps: int) 
     assert not scheduler.schedule()
 
 
-def test_fixed_chunks_are_cut_at_multiples_whatever_else_runs() -> None:
+def test_fixed_chunks_are_cut_at_multiples_also_beside_others() -> None:
     def lengths(scheduler: Scheduler, sequence: Sequence) -> list[int]:
         scheduler.add([sequence])
         found = []
@@ -255,7 +255,7 @@ def test_any_workload_ends_with_every_block_free(seed: int, fixed: bool) -> None
             scheduler.finish(alive.pop(rng.randrange(len(alive))))
         plan = scheduler.schedule()
         check(scheduler)
-        assert plan or not alive, "somebody waits and nothing runs"
+        assert plan or not alive, "a sequence waits and nothing runs"
         assert len(set(map(id, plan.sequences))) == len(plan.sequences)
         for sequence in advance(scheduler, plan):
             alive.remove(sequence)
@@ -267,8 +267,8 @@ def test_any_workload_ends_with_every_block_free(seed: int, fixed: bool) -> None
     assert scheduler.num_waiting == 0
 
 
-def test_a_preempted_choice_with_tokens_of_its_own_follows_nobody() -> None:
-    """A leader's prompt is not where such a choice goes on: it has to compute its own tokens again too."""
+def test_a_preempted_choice_with_tokens_of_its_own_follows_no_leader() -> None:
+    """Such a choice cannot continue behind a leader's prompt: it has to compute its own tokens again too."""
     scheduler = make(chunk_tokens=4, prefill_token_budget=16)
     leader, preempted = request(8, n=2)
     scheduler.add([leader])

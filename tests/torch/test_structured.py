@@ -1,4 +1,4 @@
-"""Constraints on a random model, which would never keep them by itself."""
+"""Constraints on a random model, which would never keep them unforced."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ OPTION_SPECS = (
         name="deterministic",
         type="bool",
         default=False,
-        doc="Compute every sequence by itself, so that its output does not depend on the batch, bit for bit. Slower.",
+        doc="Compute every sequence in a forward pass of its own, so that its output does not depend on the batch, bit "
+        "for bit. Slower.",
     ),
     OptionSpec(
         name="prefill_dtype",

@@ -13,7 +13,7 @@ _GEMMA_PATTERN = 6
 
 @dataclass(frozen=True)
 class Traits:
-    """Where a family departs from Llama's block.
+    """Where a family departs from Llama's layer.
 
     Attributes:
         head_norms: queries and keys are normalised per head before they are rotated.
@@ -23,7 +23,7 @@ class Traits:
         scaled_embedding: token embeddings are multiplied by the square root of the hidden size.
         paired_gguf_rows: GGUF files hold q and k rows in the order of interleaved rope.
         sliding_windows: some layers see the newest positions only, with a rope base of their own.
-        qkv_bias: q, k and v have a bias whatever the configuration says.
+        qkv_bias: q, k and v have a bias, also where the configuration does not say so.
     """
 
     head_norms: bool = False
@@ -73,7 +73,7 @@ class DecoderConfig:
         num_layers = positive_size(config, "num_hidden_layers")
         if heads % kv_heads or head_dim % 2:
             raise CheckpointError(
-                f"num_attention_heads = {heads} is no multiple of num_key_value_heads = {kv_heads}, or head_dim = "
+                f"num_attention_heads = {heads} is not a multiple of num_key_value_heads = {kv_heads}, or head_dim = "
                 f"{head_dim} is odd.",
                 param="num_key_value_heads",
             )

@@ -6,7 +6,7 @@ it in the cache, so the next token is sampled from that row. Answers are the sam
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -15,8 +15,7 @@ from pocketllm_torch.engine.sampler import Sampler
 from pocketllm_torch.engine.sequence import Sequence
 
 
-@dataclass(frozen=True)
-class SampleRow:
+class SampleRow(NamedTuple):
     """Where a sequence's first row of logits is, and what was proposed behind the token that it gives."""
 
     sequence: Sequence

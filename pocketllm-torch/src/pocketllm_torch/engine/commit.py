@@ -12,6 +12,8 @@ from pocketllm_torch.engine.logprobs import token_logprobs
 from pocketllm_torch.engine.scheduler import Scheduler
 from pocketllm_torch.engine.sequence import Sequence
 
+_NONE, _STOP = int(TokenFlag.NONE), int(TokenFlag.STOP)
+
 
 @dataclass
 class Outcome:
@@ -64,7 +66,8 @@ def commit(scheduler: Scheduler, logits: torch.Tensor, rows: list[SampleRow], ta
             outcome.end(sequence, FinishReason.ERROR, sequence.error)
         elif reason is not None:
             outcome.end(sequence, reason)
-    outcome.logprobs = _logprobs(logits, outcome, {row.sequence.handle: row.sequence for row in rows})
+    if any(row.sequence.request.sampling_params.logprobs for row in rows):
+        outcome.logprobs = _logprobs(logits, outcome, {row.sequence.handle: row.sequence for row in rows})
     return outcome
 
 
@@ -74,10 +77,11 @@ def _take(scheduler: Scheduler, outcome: Outcome, row: SampleRow, tokens: list[i
     if entries is not None:
         outcome.prompts.append(PromptReport(sequence.handle, 0, entries))
     scheduler.commit(sequence, tokens)
-    outcome.handles += [sequence.handle] * len(tokens)
-    outcome.tokens += tokens
-    outcome.flags += [int(TokenFlag.STOP if token in sequence.stop_ids else TokenFlag.NONE) for token in tokens]
-    outcome.rows += range(row.row, row.row + len(tokens))
+    for ahead, token in enumerate(tokens):
+        outcome.handles.append(sequence.handle)
+        outcome.tokens.append(token)
+        outcome.flags.append(_STOP if token in sequence.stop_ids else _NONE)
+        outcome.rows.append(row.row + ahead)
 
 
 def _logprobs(logits: torch.Tensor, outcome: Outcome, sequences: dict[int, Sequence]) -> list[TokenLogprob]:
@@ -86,7 +90,7 @@ def _logprobs(logits: torch.Tensor, outcome: Outcome, sequences: dict[int, Seque
     places = [
         place
         for place, flag in enumerate(outcome.flags)
-        if params[place].logprobs and not flag & TokenFlag.STOP
+        if params[place].logprobs and flag != _STOP
     ]  # fmt: skip
     if not places:
         return []

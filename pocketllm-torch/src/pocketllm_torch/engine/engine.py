@@ -38,6 +38,8 @@ class TorchEngine:
         tokenizer: Tokenizer | None = None,
         drafter: Drafter | None = None,
     ) -> None:
+        if drafter is not None and capabilities.batch_invariant:
+            raise ValueError("a deterministic engine has no drafter: rows computed together differ in their last bits")
         self._capabilities = capabilities
         self._tokenizer = tokenizer
         self._events = Outbox()

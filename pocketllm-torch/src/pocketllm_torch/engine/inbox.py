@@ -91,7 +91,7 @@ class Inbox:
         return messages
 
     def settle(self, finished: list[Finish]) -> bool:
-        """Note ends that are about to be posted; False when somebody else has answered for every handle."""
+        """Note ends that are about to be posted; False when every handle was abandoned."""
         with self._lock:
             if self._abandoned:
                 return False

@@ -68,7 +68,7 @@ class Loop:
         return not self._thread.is_alive()
 
     def abandon(self, reason: FinishReason, error: str | None = None, fatal: str | None = None) -> None:
-        """Answer for every open handle without the sequences; the thread posts nothing any more. From any thread."""
+        """Answer for every open handle without the sequences; the thread posts nothing from then on. Threads: any."""
         if fatal is not None:
             self._inbox.fail(fatal)
         handles = self._inbox.abandon()
@@ -89,7 +89,7 @@ class Loop:
 
     def _loop(self) -> None:
         while self._inbox.fatal is None:
-            # Read before the messages: whatever was accepted before the inbox closed is then among them.
+            # Read before the messages: every request accepted before the inbox closed is then among them.
             closing = self._inbox.closing
             self._take_messages()
             if closing:
@@ -128,7 +128,7 @@ class Loop:
         try:
             work = work_of(plan, self._scheduler.pool.block_size, replays_one_by_one=self._scheduler.fixed_chunks)
             outcome = self._commit(plan, work, self._executor.execute(work.step))
-        except Exception as error:  # noqa: BLE001 - whatever a kernel raised, only this step's sequences are lost
+        except Exception as error:  # noqa: BLE001 - a kernel may raise anything; only this step's sequences are lost
             self._fail_step(plan, error)
             return
         self._failed_steps = 0

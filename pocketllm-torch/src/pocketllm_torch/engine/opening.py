@@ -50,7 +50,6 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
     Raises:
         ConfigurationError, CheckpointError, UnsupportedFeatureError, BackendUnavailableError: as their messages say.
     """
-    card = backend_card()
     options = TorchOptions.from_mapping(args.backend_options)
     device = resolve_device(args)
     num_threads = options.num_threads or torch.get_num_threads()
@@ -61,11 +60,70 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
     precision, model = _load(args, options, checkpoint, device, max_model_len, report)
     report("cache", 1.0)
     block_bytes = cache_spec.block_bytes(sizes.caches, options.block_size, precision.compute_dtype)
+    num_blocks = _num_blocks(args, options, device, block_bytes, max_model_len, batch_size)
+    caches = Caches(
+        sizes.caches,
+        num_blocks=num_blocks,
+        block_size=options.block_size,
+        num_slots=batch_size,
+        dtype=precision.compute_dtype,
+        device=device,
+    )
+    scheduler = _scheduler(args, options, device, num_blocks, batch_size)
+    tokenizer = tokenizer_or_none(checkpoint)
+    if tokenizer is not None:
+        # Takes a fraction of a second, which the first request with a constraint should not have to wait for.
+        token_table(tokenizer)
+    vocab_size = usable_vocab_size(sizes.vocab_size, tokenizer)
+    card = backend_card()
+    capabilities = Capabilities(
+        **EVERY_REQUEST_FIELD,
+        name=card.name,
+        models=(checkpoint.model_type,),
+        model_formats=card.model_formats,
+        devices=card.devices,
+        max_model_len=min(max_model_len, num_blocks * options.block_size),
+        vocab_size=vocab_size,
+        max_batch_size=batch_size,
+        eos_token_ids=options.eos_token_id,
+        supports_batch=batch_size > 1,
+        supports_structured_outputs=tokenizer is not None,
+        batch_invariant=options.deterministic,
+        details={
+            "device": str(device),
+            "dtype": precision.name,
+            "prefill_dtype": precision.long_name or precision.name,
+            "activation_dtype": str(precision.compute_dtype).removeprefix("torch."),
+            "kernels": {"linear": precision.linear_name, **reasons(device, precision.compute_dtype)},
+            "num_threads": num_threads,
+            "kv_cache_bytes": num_blocks * block_bytes,
+            "block_size": options.block_size,
+            "prefill_chunk_tokens": scheduler.chunk_tokens,
+            "prefill_tokens_beside_decodes": scheduler.prefill_tokens_beside_decodes,
+        },
+    )
+    return TorchEngine(
+        executor=Runner(model, caches, device, vocab_size, one_by_one=options.deterministic),
+        scheduler=scheduler,
+        sampler=Sampler(vocab_size, device),
+        capabilities=capabilities,
+        num_threads=num_threads,
+        tokenizer=tokenizer,
+    )
+
+
+def _num_blocks(
+    args: EngineArgs,
+    options: TorchOptions,
+    device: torch.device,
+    block_bytes: int,
+    max_model_len: int,
+    batch_size: int,
+) -> int:
+    """What the cache may take, at most what every sequence at full length needs."""
     blocks_per_sequence = -(-max_model_len // options.block_size)
-    if options.kv_cache_bytes is not None:
-        num_blocks = min(options.kv_cache_bytes // block_bytes, batch_size * blocks_per_sequence)
-    else:
-        num_blocks = min(cache_budget_bytes(device) // block_bytes, batch_size * blocks_per_sequence)
+    cache_bytes = cache_budget_bytes(device) if options.kv_cache_bytes is None else options.kv_cache_bytes
+    num_blocks = min(cache_bytes // block_bytes, batch_size * blocks_per_sequence)
     if num_blocks < 1:
         raise ConfigurationError(
             f"kv_cache_bytes leaves room for no block: one of {options.block_size} positions takes {block_bytes} "
@@ -79,64 +137,21 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
             "kv_cache_bytes.",
             param="max_model_len",
         )
-    max_model_len = min(max_model_len, num_blocks * options.block_size)
-    caches = Caches(
-        sizes.caches,
-        num_blocks=num_blocks,
-        block_size=options.block_size,
-        num_slots=batch_size,
-        dtype=precision.compute_dtype,
-        device=device,
-    )
+    return num_blocks
+
+
+def _scheduler(
+    args: EngineArgs, options: TorchOptions, device: torch.device, num_blocks: int, batch_size: int
+) -> Scheduler:
     chunk_tokens = args.prefill_chunk_tokens or _DEFAULT_CHUNK_TOKENS[device.type]
     budget_asked_for = options.max_step_tokens is not None or bool(args.prefill_chunk_tokens)
-    beside_decodes = 0 if budget_asked_for else _DEFAULT_TOKENS_BESIDE_DECODES[device.type]
-    scheduler = Scheduler(
+    return Scheduler(
         BlockPool(num_blocks, options.block_size),
         max_num_sequences=batch_size,
         prefill_token_budget=options.max_step_tokens or chunk_tokens,
-        prefill_tokens_beside_decodes=beside_decodes,
+        prefill_tokens_beside_decodes=0 if budget_asked_for else _DEFAULT_TOKENS_BESIDE_DECODES[device.type],
         chunk_tokens=chunk_tokens,
         fixed_chunks=options.deterministic,
-    )
-    tokenizer = tokenizer_or_none(checkpoint)
-    if tokenizer is not None:
-        # Takes a fraction of a second, which the first request with a constraint should not have to wait for.
-        token_table(tokenizer)
-    vocab_size = usable_vocab_size(sizes.vocab_size, tokenizer)
-    capabilities = Capabilities(
-        **EVERY_REQUEST_FIELD,
-        name=card.name,
-        models=(checkpoint.model_type,),
-        model_formats=card.model_formats,
-        devices=card.devices,
-        max_model_len=max_model_len,
-        vocab_size=vocab_size,
-        max_batch_size=batch_size,
-        eos_token_ids=options.eos_token_id,
-        supports_batch=batch_size > 1,
-        supports_structured_outputs=tokenizer is not None,
-        batch_invariant=options.deterministic,
-        details={
-            "device": str(device),
-            "dtype": precision.name,
-            "prefill_dtype": precision.long_name or precision.name,
-            "kernels": {"linear": precision.linear_name, **reasons(device, precision.compute_dtype)},
-            "activation_dtype": str(precision.compute_dtype).removeprefix("torch."),
-            "num_threads": num_threads,
-            "kv_cache_bytes": num_blocks * block_bytes,
-            "block_size": options.block_size,
-            "prefill_chunk_tokens": chunk_tokens,
-            "prefill_tokens_beside_decodes": beside_decodes,
-        },
-    )
-    return TorchEngine(
-        executor=Runner(model, caches, device, vocab_size, one_by_one=options.deterministic),
-        scheduler=scheduler,
-        sampler=Sampler(vocab_size, device),
-        capabilities=capabilities,
-        num_threads=num_threads,
-        tokenizer=tokenizer,
     )
 
 

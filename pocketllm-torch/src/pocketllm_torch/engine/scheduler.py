@@ -1,8 +1,8 @@
 """Which tokens the next step computes: continuous batching, admission by blocks, prompts in chunks, preemption.
 
 A step decodes one token of every running sequence that has one to decode, and computes prompt tokens within a budget of
-their own, best rank first. Decoding therefore never waits for somebody else's long prompt, and prompts advance in every
-step. When the cache runs out of blocks, the sequence that ranks last gives its own back and waits; its tokens are
+their own, best rank first. Decoding therefore never waits for another request's long prompt, and prompts advance in
+every step. When the cache runs out of blocks, the sequence that ranks last gives its own back and waits; its tokens are
 computed again when it is admitted again.
 
 The policy is that of both engines: tests/scheduling/README.md tells it, and a table of steps beside it is run against
@@ -19,7 +19,7 @@ from pocketllm_torch.engine.block_pool import BlockPool
 from pocketllm_torch.engine.plan import Chunk, StepPlan
 from pocketllm_torch.engine.sequence import Phase, Sequence
 
-# The fewest tokens that a second prompt of a step is given: the end of a budget is no use to a long one.
+# The fewest tokens that a second prompt of a step is given: a long one gains nothing from the end of a budget.
 _SMALLEST_CHUNK = 64
 # Rows of prompt log probabilities per step: [rows, vocab] floats are the largest tensors there are.
 _MAX_PROMPT_LOGPROB_ROWS = 64
@@ -35,8 +35,8 @@ class Scheduler:
         prefill_token_budget: prompt tokens that one step may compute; 0: whole prompts.
         prefill_tokens_beside_decodes: the same for steps in which sequences decode; 0: as many as the budget.
         chunk_tokens: the longest chunk of one prompt in one step; 0: as long as the budget.
-        fixed_chunks: cut prompts at multiples of ``chunk_tokens``, whatever else is scheduled, and replay generated
-            tokens one by one, as they were first computed. For bit-identical results under any load.
+        fixed_chunks: cut prompts at multiples of ``chunk_tokens``, also beside other work, and replay generated tokens
+            one by one, as they were first computed. For bit-identical results under any load.
 
     Threads: only the engine's thread calls it.
     """

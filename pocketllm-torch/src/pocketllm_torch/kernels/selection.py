@@ -79,7 +79,7 @@ def select(operation: str, device: torch.device, dtype: torch.dtype) -> Selectio
         if why is None:
             return Selection(implementation, tuple(passed_over))
         passed_over.append((implementation.name, why))
-    raise LookupError(f"{operation} has no implementation for {dtype} on {device}")
+    raise LookupError(f"{operation} is not implemented for {dtype} on {device}")
 
 
 def reasons(device: torch.device, dtype: torch.dtype) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""GGUF block formats as torch tensors. Every format has 32 elements per block; scales are little-endian float16.
+"""GGUF's quantised blocks as torch tensors. Those here have 32 elements; scales are little-endian float16.
 
-A function takes blocks as bytes, uint8 [num_blocks, bytes per block], and returns float32 [num_blocks, 32].
+A function takes quantised blocks as bytes, uint8 [num_blocks, bytes per block], and returns float32 [num_blocks, 32].
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The K types of GGUF: super-blocks of 256 elements, whose runs have small integer scales of their own.
 
-Formats are described as they lie in the file; every function maps blocks [n, bytes] uint8 -> elements [n, 256] float32.
+Formats are described as they lie in the file. Every function maps quantised blocks [n, bytes] uint8 to elements
+[n, 256] float32.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """GGUF types whose four-bit codes look a value up in a table: IQ4_NL, IQ4_XS and MXFP4.
 
-Every function maps blocks [n, bytes] uint8 -> elements [n, elements] float32.
+Every function maps quantised blocks [n, bytes] uint8 -> elements [n, elements] float32.
 """
 
 from __future__ import annotations

@@ -29,24 +29,24 @@ _TEXT_PREFIXES = ("model.language_model.", "language_model.model.")
 _SCALE_SUFFIX = "_scale_inv"
 
 
-def drafting_blocks(checkpoint: Checkpoint) -> range:
-    """The blocks of a GGUF file that draft tokens: the last ``nextn_predict_layers`` of its ``block_count``.
+def drafting_layers(checkpoint: Checkpoint) -> range:
+    """The layers of a GGUF file that draft tokens: the last ``nextn_predict_layers`` of its ``block_count``.
 
-    Empty where the configuration takes every block for a layer of the model.
+    Empty where the configuration counts every one of them among the model's layers.
     """
     if checkpoint.format != "gguf":
         return range(0)
     architecture = checkpoint.metadata["general.architecture"]
     num_drafting = checkpoint.metadata.get(f"{architecture}.nextn_predict_layers", 0)
-    num_blocks = checkpoint.metadata.get(f"{architecture}.block_count")
+    num_stored = checkpoint.metadata.get(f"{architecture}.block_count")
     num_layers = checkpoint.text_config.get("num_hidden_layers")
-    if not (isinstance(num_drafting, int) and isinstance(num_blocks, int) and isinstance(num_layers, int)):
+    if not (isinstance(num_drafting, int) and isinstance(num_stored, int) and isinstance(num_layers, int)):
         return range(0)
-    return range(max(num_layers, num_blocks - num_drafting), num_blocks)
+    return range(max(num_layers, num_stored - num_drafting), num_stored)
 
 
-def _gguf_block(name: str) -> int:
-    """The block that a tensor's name puts it in, or -1."""
+def _layer_number(name: str) -> int:
+    """The layer that a GGUF tensor's name puts it in, or -1."""
     start, _, rest = name.partition(".")
     index = rest.partition(".")[0]
     return int(index) if start == "blk" and index.isascii() and index.isdecimal() and len(index) < 10 else -1
@@ -70,13 +70,13 @@ class WeightReader:
         self._tensors = checkpoint.tensors
         self._tile = None if self.format == "gguf" else scale_tile(checkpoint.text_config)
         self._stored_name = gguf_name if self.format == "gguf" else self._safetensors_name
-        drafting = drafting_blocks(checkpoint)
+        drafting = drafting_layers(checkpoint)
         self._unread = {
             name
             for name in self._tensors
             if not name.endswith(_DERIVED_SUFFIXES)
             and not name.startswith(_OTHER_PARTS)
-            and _gguf_block(name) not in drafting
+            and _layer_number(name) not in drafting
         }
         self._files = contextlib.ExitStack()
         self._open: dict[Path, Any] = {}
@@ -130,7 +130,7 @@ class WeightReader:
         return self._values(info)
 
     def check_all_read(self, ignore: Iterable[str] = ()) -> None:
-        """Refuse a checkpoint with tensors nobody asked for: its model is not the one that was built.
+        """Refuse a checkpoint with tensors that were not read: its model is not the one that was built.
 
         Raises:
             CheckpointError: names some of them.
