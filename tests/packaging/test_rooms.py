@@ -25,7 +25,7 @@ ROOMS: Mapping[str, tuple[str, ...]] = {
         # What is made of text and requests, without an engine.
         "text", "structured", "fields", "protocol", "prompt",
         # What authors build on, and how it is found.
-        "engine", "hookspecs", "backends", "plugins", "model_sources",
+        "engine", "hookspecs", "backend_parts", "plugins", "model_sources",
         # The engine's home, and what people use.
         "host", "async_stream", "llm", "async_llm", "cli", "testing", "__main__",
     ),
