@@ -80,6 +80,7 @@ def find_file(page: Path, name: str) -> Path | None:
     roots = (
         REPOSITORY,
         *REPOSITORY.glob("pocketllm-*/src"),
+        *REPOSITORY.glob("pocketllm-*/src/*"),
         *REPOSITORY.glob("plugins/*/src"),
         REPOSITORY / "pocketllm-cpp",
         REPOSITORY / "pocketllm-cpp" / "csrc",

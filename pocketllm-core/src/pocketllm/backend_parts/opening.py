@@ -18,6 +18,6 @@ def tokenizer_or_none(checkpoint: Checkpoint) -> Tokenizer | None:
         return None
 
 
-def usable_vocab_size(num_rows: int, tokenizer: Tokenizer | None) -> int:
-    """Ids that may be generated, of a head with ``num_rows`` rows: rows past the tokenizer's vocabulary are padding."""
-    return num_rows if tokenizer is None else min(num_rows, tokenizer.vocab_size)
+def usable_vocab_size(num_logits: int, tokenizer: Tokenizer | None) -> int:
+    """Ids that may be generated, of a head with ``num_logits``: those past the tokenizer's vocabulary are padding."""
+    return num_logits if tokenizer is None else min(num_logits, tokenizer.vocab_size)
