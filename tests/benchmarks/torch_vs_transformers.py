@@ -43,6 +43,10 @@ from pocketllm_torch.weights.reader import WeightReader
 Clock = Callable[[], float]
 Prompts = list[list[int]]
 MAX_MODEL_LEN = 2048
+PROJECTIONS = (
+    *(f"self_attn.{name}_proj" for name in "qkvo"),
+    *(f"mlp.{name}_proj" for name in ("gate", "up", "down")),
+)
 
 
 class Engine:
@@ -127,7 +131,8 @@ def read_state(sizes: DecoderConfig, weights: WeightReader) -> dict[str, torch.T
         prefix = f"model.layers.{index}."
         for norm in ("input_layernorm", "post_attention_layernorm"):
             state[f"{prefix}{norm}.weight"] = load.norm_weight(f"{prefix}{norm}.weight", hidden)
-        for name, (weight, bias) in load.projections(index).items():
+        for name in PROJECTIONS:
+            weight, bias = load.projection(index, name)
             state[f"{prefix}{name}.weight"] = weight
             if bias is not None:
                 state[f"{prefix}{name}.bias"] = bias

@@ -51,7 +51,7 @@ class TorchEngine:
             inbox=self._inbox,
             events=self._events,
             num_threads=num_threads,
-            failures_last=capabilities.details.get("device") != "cpu",
+            sticky_errors=capabilities.details.get("device") != "cpu",
             drafter=drafter,
         )
         self._loop.start()

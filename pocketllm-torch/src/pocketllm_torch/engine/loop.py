@@ -30,7 +30,7 @@ class Loop:
     """Steps until it is closed. Sequences, blocks and tensors are touched by its thread alone.
 
     Args:
-        failures_last: a failed step may leave the device unusable, as a CUDA error other than lack of memory does.
+        sticky_errors: a failed step leaves the device unusable, unless it lacked memory: so CUDA's errors do.
         drafter: proposes tokens; None for one token per sequence and step.
     """
 
@@ -43,7 +43,7 @@ class Loop:
         inbox: Inbox,
         events: Outbox,
         num_threads: int,
-        failures_last: bool,
+        sticky_errors: bool,
         drafter: Drafter | None = None,
     ) -> None:
         self._executor = executor
@@ -52,7 +52,7 @@ class Loop:
         self._inbox = inbox
         self._events = events
         self._num_threads = num_threads
-        self._failures_last = failures_last
+        self._sticky_errors = sticky_errors
         self._drafter = drafter
         self._live: dict[int, Sequence] = {}
         self._failed_steps = 0
@@ -162,8 +162,8 @@ class Loop:
         _logger.exception("an engine step failed")
         self._failed_steps += 1
         text = f"{type(error).__name__}: {error}"
-        lasts = self._failures_last and not isinstance(error, torch.OutOfMemoryError)
-        if lasts or self._failed_steps >= _MAX_FAILED_STEPS:
+        sticky = self._sticky_errors and not isinstance(error, torch.OutOfMemoryError)
+        if sticky or self._failed_steps >= _MAX_FAILED_STEPS:
             fatal = f"The engine stopped after a failed step: {text}"
             self._inbox.fail(fatal)
             self._take_messages()

@@ -41,10 +41,6 @@ class StepPlan:
     def num_prompt_tokens(self) -> int:
         return sum(chunk.length for chunk in self.chunks)
 
-    @property
-    def num_tokens(self) -> int:
-        return len(self.decodes) + sum(map(len, self.drafts.values())) + self.num_prompt_tokens
-
     def __bool__(self) -> bool:
         return bool(self.decodes or self.chunks)
 

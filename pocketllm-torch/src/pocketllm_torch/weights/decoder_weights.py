@@ -56,7 +56,7 @@ class DecoderWeights(PartReader):
         return self.norm(f"model.layers.{index}.{name}.weight", self._sizes.hidden_size)
 
     def attention(self, index: int) -> AttentionWeights:
-        q, k, v, output = (self._projection(index, f"self_attn.{name}_proj") for name in "qkvo")
+        q, k, v, output = (self.projection(index, f"self_attn.{name}_proj") for name in "qkvo")
         if not self._traits.head_norms:
             return AttentionWeights(self.joined(q, k, v), self.joined(output))
         query_norm, key_norm = (
@@ -65,15 +65,14 @@ class DecoderWeights(PartReader):
         return AttentionWeights(self.joined(q, k, v), self.joined(output), query_norm, key_norm)
 
     def feed_forward(self, index: int) -> FeedForwardWeights:
-        gate, up, down = (self._projection(index, f"mlp.{name}_proj") for name in ("gate", "up", "down"))
+        gate, up, down = (self.projection(index, f"mlp.{name}_proj") for name in ("gate", "up", "down"))
         return FeedForwardWeights(self.joined(gate, up), self.joined(down))
 
-    def projections(self, index: int) -> dict[str, tuple[torch.Tensor, torch.Tensor | None]]:
-        """Weight and bias of each linear map of a layer, by its name."""
-        return {name: self._projection(index, name) for name in self._shapes}
+    def projection(self, index: int, name: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Weight and bias of a layer's linear map, as in "mlp.up_proj".
 
-    def _projection(self, index: int, name: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Weight and bias. Rows that GGUF stores for interleaved rope, pair by pair, are put back."""
+        Rows that GGUF stores for interleaved rope, pair by pair, are put back.
+        """
         full_name = f"model.layers.{index}.{name}"
         num_out, num_in, paired_heads = self._shapes[name]
         weight = self.weights.read(full_name + ".weight", (num_out, num_in))
