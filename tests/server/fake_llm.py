@@ -165,11 +165,11 @@ class FakeLLM:
         return stream
 
     def cancel(self, request_id: str, reason: CancelReason = CancelReason.CLIENT) -> bool:
-        stream = self.active.get(request_id)
-        if stream is None:
-            return False
-        stream.cancelled = True
-        return True
+        """As core's host: by a request's own id, or by that of a call of several prompts."""
+        streams = [stream for stream in self.active.values() if request_id in stream.ids]
+        for stream in streams:
+            stream.cancelled = True
+        return bool(streams)
 
     def stats(self) -> EngineStats:
         return EngineStats(num_running=len(self.active), num_free_slots=8 - len(self.active))
@@ -205,6 +205,10 @@ class FakeStream:
     @property
     def request_id(self) -> str:
         return self._request.request_id
+
+    @property
+    def ids(self) -> tuple[str | None, ...]:
+        return self._request.request_id, self._request.call_id
 
     async def forward(self, take: Take) -> None:
         async for event in self._events():

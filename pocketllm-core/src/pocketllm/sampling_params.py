@@ -20,7 +20,7 @@ GREEDY_TEMPERATURE = 1e-5
 
 
 # A float object of its own, so that the default can be told from an explicit 0.0 by identity. msgspec hands the very
-# object out and encodes it as any other float; a decoded request has left the question behind (see engine/prompt.py).
+# object out and encodes it as any other float; a decoded request has left the question behind (see fields/requests.py).
 DEFAULT_TEMPERATURE = float("0")
 
 

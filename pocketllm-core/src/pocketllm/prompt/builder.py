@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pocketllm.engine")
 
-# Handles are unique in the process, across slots and epochs, so that a late event can never reach a stranger.
+# Handles are unique in the process, across hosts and epochs, so that a late event can never reach a stranger.
 _handles = itertools.count(1)
 
 MAX_SEED = 2**63 - 1

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from pocketllm.prompt_spec import PromptSpec
 from pocketllm.types import FinishReason, GenerationResult, TokenEvent, Usage
 from pocketllm_server.answers.choices import ChoicesReply
 from pocketllm_server.answers.generation import Generation
@@ -34,8 +35,8 @@ class CompletionReply(ChoicesReply):
     def __init__(self, generation: Generation, fields: Mapping[str, Any], settings: ServerSettings) -> None:
         super().__init__(generation, fields, settings)
         self._requests = generation.requests
-        self._echo = bool(self._requests[0].metadata.get("echo"))
-        self._score_only = bool(self._requests[0].metadata.get("score_only"))
+        spec = PromptSpec.of(self._requests[0].metadata)
+        self._echo, self._score_only = spec.echo, spec.score_only
         self._echoed: set[int] = set()
         self._offsets: dict[int, TextOffsets] = {}
         self._unsent_prompt_ids: dict[int, bytes] = {}

@@ -47,7 +47,7 @@ class Generation:
         """
         client = self.model.client
         self.streams.append(await client.submit(request))
-        self.entry.submitted.append(request.request_id)
+        self.entry.is_submitted = True
         if self.entry.cancel_reason is not None:  # cancelled while it was being accepted
             client.cancel(request.request_id, self.entry.cancel_reason)
 

@@ -11,12 +11,13 @@ Cancel = Callable[[str, CancelReason], bool]
 
 
 class ActiveRequest:
-    """One HTTP request: its two public names and the engine-level requests (one per prompt) behind it."""
+    """One HTTP request and its two public names. ``request_id`` is also the id of the call that its prompts make."""
 
     def __init__(self, request_id: str, response_id: str) -> None:
         self.request_id = request_id
         self.response_id = response_id
-        self.submitted: list[str] = []
+        self.is_submitted = False
+        """The model has accepted a prompt of it."""
         self.cancel_reason: CancelReason | None = None
 
 
@@ -63,8 +64,7 @@ class ActiveRequests:
     def _cancel_entry(self, entry: ActiveRequest, reason: CancelReason) -> bool:
         if entry.cancel_reason is not None:
             return False
-        cancelled = [self._cancel(request_id, reason) for request_id in entry.submitted]
-        if cancelled and not any(cancelled):
+        if entry.is_submitted and not self._cancel(entry.request_id, reason):
             return False  # it has ended, and its answer is on the way out
         entry.cancel_reason = reason
         self._forget_names(entry)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pocketllm.errors import ConfigurationError
+from pocketllm.prompt_spec import PromptSpec
 from pocketllm.types import GenerationRequest
 from pocketllm_server.config.settings import ServerSettings
 
@@ -18,7 +19,7 @@ def check_prompt_limits(settings: ServerSettings, requests: Sequence[GenerationR
     """
     num_chars = 0
     for request in requests:
-        messages: Sequence[Any] = request.metadata.get("messages") or ()
+        messages = PromptSpec.of(request.metadata).messages or ()
         if len(messages) > settings.max_messages:
             raise ConfigurationError(
                 f'"messages" has {len(messages)} messages, above the {settings.max_messages} that this server takes: '
@@ -28,7 +29,7 @@ def check_prompt_limits(settings: ServerSettings, requests: Sequence[GenerationR
         # A conversation's prompt is a rendering of its messages, with words of ours.
         num_chars += _num_chars(messages) if messages else len(request.prompt or "") + len(request.prompt_tokens)
     if settings.max_prompt_chars and num_chars > settings.max_prompt_chars:
-        has_messages = any(request.metadata.get("messages") for request in requests)
+        has_messages = any(PromptSpec.of(request.metadata).messages for request in requests)
         raise ConfigurationError(
             f"The prompt has {num_chars} characters or token ids, above the {settings.max_prompt_chars} that this "
             "server takes: shorten it.",
