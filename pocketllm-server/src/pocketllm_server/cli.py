@@ -127,7 +127,7 @@ def _serve(args: EngineArgs, settings: ServerSettings, source: ModelSource, note
         say(note)
     say(_greeting(url_of(listener, secure=is_secure), settings, source))
     if not settings.api_keys and not settings.uds and not _is_loopback(listener.getsockname()[0]):
-        logger.warning("Everybody who reaches %s may use this server: it asks for no API key.", url_of(listener))
+        logger.warning("Everybody who reaches %s may use this server: no API key is asked for.", url_of(listener))
 
     with loading_bar() as (report, stop):
 

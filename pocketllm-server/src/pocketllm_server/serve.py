@@ -26,7 +26,7 @@ _POLL_S = 0.02
 # After the drain every request has been told to end; this bounds what a client that reads nothing may still hold up.
 _CONNECTIONS_CLOSE_S = 2.0
 _HANDSHAKE_S = 20.0
-# Beyond the headers that are counted one by one: the request line, separators, the beginning of a chunk.
+# Beyond the headers that are counted one by one: the request line, separators, the beginning of an HTTP chunk.
 _HEAD_SLACK_BYTES = 16 * 1024
 
 

@@ -51,18 +51,23 @@ class CompletionReply(ChoicesReply):
         return b""
 
     def take(self, index: int, event: TokenEvent) -> bytes:
-        if not self._echo:
-            return self._text(index, event)
-        data = b""
-        if index not in self._echoed:
-            # With the first event the engine has reported the prompt's log probabilities, if any.
-            self._echoed.add(index)
-            data = self._prompt(index)
-        if self._score_only:
-            event = msgspec.structs.replace(event, text="", token_ids=(), logprobs=())
-            if event.finish_reason not in (None, FinishReason.CANCELLED):
-                event = msgspec.structs.replace(event, finish_reason=FinishReason.LENGTH)
-        return data + self._text(index, event)
+        before = b""
+        if self._echo:
+            before, event = self._behind_prompt(index, event)
+        self._num_tokens += len(event.token_ids)
+        with_ids = self._with_token_ids
+        if not event.text and not event.logprobs and event.finish_reason is None and not (with_ids and event.token_ids):
+            return before
+        ranked = b"null"
+        if event.logprobs:
+            offsets = self._offsets.get(index)
+            if offsets is None:
+                offsets = self._offsets[index] = TextOffsets()
+            ranked = encode(completion_logprobs(event.logprobs, offsets))
+        extra = b',"token_ids":' + encode(event.token_ids) if with_ids else b""
+        if self._unsent_prompt_ids:
+            extra += self._unsent_prompt_ids.pop(index, b"")
+        return before + self._frame(index, b'"text":', encode(event.text), ranked, event.finish_reason, extra)
 
     def body(self, results: Sequence[GenerationResult]) -> Completion:
         num_choices = self._generation.num_choices
@@ -92,23 +97,20 @@ class CompletionReply(ChoicesReply):
         # The one token behind a scored prompt was not asked for.
         return msgspec.structs.replace(usage, completion_tokens=0) if self._score_only else usage
 
-    def _text(self, index: int, event: TokenEvent) -> bytes:
-        self._num_tokens += len(event.token_ids)
-        with_ids = self._with_token_ids
-        if not event.text and not event.logprobs and event.finish_reason is None and not (with_ids and event.token_ids):
-            return b""
-        ranked = b"null"
-        if event.logprobs:
-            offsets = self._offsets.get(index)
-            if offsets is None:
-                offsets = self._offsets[index] = TextOffsets()
-            ranked = encode(completion_logprobs(event.logprobs, offsets))
-        extra = b',"token_ids":' + encode(event.token_ids) if with_ids else b""
-        if self._unsent_prompt_ids:
-            extra += self._unsent_prompt_ids.pop(index, b"")
-        return self._frame(index, b'"text":', encode(event.text), ranked, event.finish_reason, extra)
-
     # -- echoed prompts -------------------------------------------------------------------------------------------
+
+    def _behind_prompt(self, index: int, event: TokenEvent) -> tuple[bytes, TokenEvent]:
+        """The prompt's frame where it was not sent yet, and what of the event goes behind it."""
+        before = b""
+        if index not in self._echoed:
+            # With the first event the engine has reported the prompt's log probabilities, if any.
+            self._echoed.add(index)
+            before = self._prompt(index)
+        if self._score_only:
+            event = msgspec.structs.replace(event, text="", token_ids=(), logprobs=())
+            if event.finish_reason not in (None, FinishReason.CANCELLED):
+                event = msgspec.structs.replace(event, finish_reason=FinishReason.LENGTH)
+        return before, event
 
     def _prompt(self, index: int) -> bytes:
         """The frame that begins a choice with its prompt."""

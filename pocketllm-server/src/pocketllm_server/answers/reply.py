@@ -38,7 +38,6 @@ class Reply(ABC):
 
     def __init__(self, generation: Generation, fields: Mapping[str, Any], settings: ServerSettings) -> None:
         self._generation = generation
-        self._fields = fields
 
     @abstractmethod
     def opening(self) -> bytes:

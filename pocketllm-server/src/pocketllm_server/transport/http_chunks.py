@@ -13,6 +13,7 @@ from starlette.types import Message, Scope, Send
 
 from pocketllm_server.transport.http_io import WRITE
 
+_CHUNK = b"%x\r\n%b\r\n"
 _NO_BODY = frozenset({204, 304})
 
 
@@ -28,12 +29,13 @@ class ChunkWriter:
         transport = self._transport
         if not self.is_streaming or transport.get_write_buffer_size():
             return False
-        self.put(data)
+        if not transport.is_closing():
+            transport.write(_CHUNK % (len(data), data))
         return True
 
     def put(self, data: bytes) -> None:
         if not self._transport.is_closing():
-            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+            self._transport.write(_CHUNK % (len(data), data))
 
 
 class ChunkedSend:
