@@ -14,6 +14,8 @@ from pocketllm_server.wire.completions_request import ChatBody
 
 
 class ChatDialect(Dialect):
+    """``/v1/chat/completions``: the words of core itself."""
+
     shape = ChatBody
 
     def refusal(self, name: str) -> PocketLLMError:

@@ -14,6 +14,8 @@ from pocketllm_server.wire.completions_request import CompletionBody
 
 
 class CompletionsDialect(Dialect):
+    """``/v1/completions``: one request for each prompt of the body."""
+
     shape = CompletionBody
 
     def refusal(self, name: str) -> PocketLLMError:

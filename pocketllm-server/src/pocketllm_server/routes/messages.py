@@ -13,6 +13,8 @@ from pocketllm_server.wire import messages_request
 
 
 class MessagesDialect(TranslatedDialect):
+    """``/v1/messages``: Anthropic's words for chat."""
+
     shape: type[msgspec.Struct] = messages_request.MessagesBody
     rows: Sequence[FieldRow] = messages_request.ROWS
     chat_names = messages_request.CHAT_NAMES
@@ -25,5 +27,7 @@ class MessagesDialect(TranslatedDialect):
 
 
 class CountTokensDialect(MessagesDialect):
+    """``/v1/messages/count_tokens``: the same without what only an answer needs."""
+
     shape = messages_request.CountTokensBody
     rows = messages_request.SHARED_ROWS

@@ -10,6 +10,8 @@ from pocketllm_server.transport.http_io import send_bytes
 
 
 class MetricsPage:
+    """Prometheus' text, of this moment."""
+
     def __init__(self, service: Service) -> None:
         self._service = service
 

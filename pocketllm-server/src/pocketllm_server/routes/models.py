@@ -17,6 +17,8 @@ from pocketllm_server.wire.dialect import supported_rows
 
 
 class ModelList:
+    """``/v1/models``: a card for each model."""
+
     def __init__(self, service: Service) -> None:
         self._service = service
 

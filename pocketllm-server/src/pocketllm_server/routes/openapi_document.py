@@ -28,6 +28,8 @@ from pocketllm_server.wire.text_bodies import (
 
 
 class ErrorObject(msgspec.Struct):
+    """What was wrong, and which field if one was."""
+
     message: str
     type: str
     param: str | None
@@ -41,6 +43,8 @@ class ErrorBody(msgspec.Struct):
 
 
 class ModelCard(msgspec.Struct, omit_defaults=True):
+    """A model; what it can do is told once it is loaded."""
+
     id: str
     object: str
     created: int
@@ -51,26 +55,36 @@ class ModelCard(msgspec.Struct, omit_defaults=True):
 
 
 class ModelList(msgspec.Struct):
+    """All models of the server."""
+
     object: str
     data: list[ModelCard]
 
 
 class InputTokens(msgspec.Struct):
+    """How many tokens the prompt of a Responses body has."""
+
     object: str
     input_tokens: int
 
 
 class AnthropicTokens(msgspec.Struct):
+    """How many tokens the prompt of a Messages body has."""
+
     input_tokens: int
 
 
 class CancelledRequest(msgspec.Struct):
+    """The request that was cancelled."""
+
     id: str
     object: str
     cancelled: bool
 
 
 class ProbeAnswer(msgspec.Struct):
+    """A probe's word; there are more keys (docs/operating.md)."""
+
     status: str
 
 

@@ -10,6 +10,8 @@ from pocketllm_server.wire import responses_request
 
 
 class ResponsesDialect(TranslatedDialect):
+    """``/v1/responses``: OpenAI's newer words for chat."""
+
     shape = responses_request.ResponsesBody
     rows = responses_request.ROWS
     chat_names = responses_request.CHAT_NAMES

@@ -13,6 +13,8 @@ from pocketllm_server.wire.completions_logprobs import completion_logprobs
 
 
 class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The assistant's answer."""
+
     role: str
     content: str | None
     reasoning_content: str | None = None
@@ -21,6 +23,8 @@ class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
+    """One of the answers of a chat."""
+
     index: int
     message: ChatMessage
     logprobs: dict[str, Any] | None
@@ -29,6 +33,8 @@ class ChatChoice(msgspec.Struct, kw_only=True):
 
 
 class ChatCompletion(msgspec.Struct, kw_only=True):
+    """The whole answer of a chat that was not streamed."""
+
     id: str
     object: str = "chat.completion"
     created: int
@@ -39,6 +45,8 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
 
 
 class CompletionChoice(msgspec.Struct, kw_only=True):
+    """One of the answers of a completion."""
+
     index: int
     text: str
     logprobs: dict[str, Any] | None
@@ -48,6 +56,8 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
 
 
 class Completion(msgspec.Struct, kw_only=True):
+    """The whole answer of a completion that was not streamed."""
+
     id: str
     object: str = "text_completion"
     created: int

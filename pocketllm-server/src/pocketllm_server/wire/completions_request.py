@@ -28,12 +28,16 @@ Rank = Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)]
 
 
 class StreamOptions(msgspec.Struct):
+    """What a stream also carries."""
+
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
     include_obfuscation: bool | None = None
 
 
 class ResponseFormat(msgspec.Struct):
+    """The form of the answer: free, a JSON object, or JSON of a schema."""
+
     type: Literal["text", "json_object", "json_schema"]
     json_schema: dict[str, Any] | None = None
 

@@ -28,27 +28,37 @@ CHAT_NAMES = {
 
 
 class AnthropicMessage(msgspec.Struct):
+    """One turn: text, or a list of content parts."""
+
     role: Literal["user", "assistant", "system"]
     content: str | list[dict[str, Any]]
 
 
 class AnthropicThinking(msgspec.Struct):
+    """Whether the model reasons before it answers."""
+
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: Positive | None = None
     display: Literal["summarized", "omitted"] | None = None
 
 
 class AnthropicFormat(msgspec.Struct):
+    """A JSON schema that the answer obeys."""
+
     type: Literal["json_schema"]
     schema: dict[str, Any]
 
 
 class AnthropicOutputConfig(msgspec.Struct):
+    """How much to reason, and the form of the answer."""
+
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: AnthropicFormat | None = None
 
 
 class AnthropicToolChoice(msgspec.Struct):
+    """Whether tools are called, and which."""
+
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None

@@ -32,6 +32,8 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class ResponsesTextFormat(msgspec.Struct):
+    """The form of the answer: free, a JSON object, or JSON of a schema."""
+
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
     schema: dict[str, Any] | None = None
@@ -40,11 +42,15 @@ class ResponsesTextFormat(msgspec.Struct):
 
 
 class ResponsesText(msgspec.Struct):
+    """How the answer is written."""
+
     format: ResponsesTextFormat | None = None
     verbosity: str | None = None
 
 
 class ResponsesReasoning(msgspec.Struct):
+    """How much to reason, and what of it is returned."""
+
     effort: Effort | None = None
     summary: str | None = None
     generate_summary: str | None = None
@@ -53,6 +59,8 @@ class ResponsesReasoning(msgspec.Struct):
 
 
 class ResponsesStreamOptions(msgspec.Struct):
+    """What a stream also carries."""
+
     include_obfuscation: bool | None = None
 
 

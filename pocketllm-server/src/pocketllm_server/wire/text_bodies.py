@@ -58,14 +58,20 @@ class TokenPiece(msgspec.Struct):
 
 
 class TokenizeAnswer(msgspec.Struct):
+    """Token ids, with their pieces where those were asked for."""
+
     tokens: list[int | TokenPiece]
     count: int
     max_model_len: int
 
 
 class DetokenizeAnswer(msgspec.Struct):
+    """The text of token ids."""
+
     content: str
 
 
 class TemplateAnswer(msgspec.Struct):
+    """A conversation as the model reads it."""
+
     prompt: str

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 class Phase(enum.Enum):
+    """Where a sequence is in its life."""
+
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"

@@ -12,6 +12,8 @@ LONG_ROWS = 128
 
 
 class Linear(Protocol):
+    """A weight in one of its forms: [T, in] -> [T, out_features]."""
+
     out_features: int
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...

@@ -38,6 +38,8 @@ class FeedForward(Protocol):
 
 
 class Layer(Protocol):
+    """One floor of a decoder."""
+
     def __call__(self, x: torch.Tensor, step: StepContext) -> None:
         """Move the residual stream x [T, H] through the layer, in place."""
 
