@@ -189,7 +189,7 @@ class GgufParser {
   void read_value(std::string_view key) {
     const auto what = [&] { return "the value of '" + shown_text(key) + "'"; };
     const auto type = reader_.scalar<std::uint32_t>(what);
-    // -1 for what is no integer: no place below takes it for a valid one.
+    // -1 for what is not an integer: no place below takes it for a valid one.
     std::int64_t integer = -1;
     if (type == kTypeString) {
       const std::string_view value = reader_.string(kMaxStringBytes, what);

@@ -18,7 +18,7 @@ namespace pocket {
 // elsewhere, and come to the engine as text and ids.
 struct GgufFile {
   std::vector<StoredTensor> tensors;  // in file order; their data points into the file's bytes
-  // What a part of a split model says about itself. A value that is no integer reads as -1, which no count equals.
+  // What a part of a split model says about itself. A value that is not an integer reads as -1, which no count equals.
   std::optional<std::int64_t> split_number;         // split.no, from 0
   std::optional<std::int64_t> split_count;          // split.count
   std::optional<std::int64_t> split_tensors_count;  // split.tensors.count, of all parts

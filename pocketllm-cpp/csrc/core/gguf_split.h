@@ -9,9 +9,9 @@
 
 namespace pocket {
 
-// All parts of the split model that the file of this path is one of, in order; the path alone when its name is no
-// part's ("<stem>-00001-of-00003.gguf"). Throws Error(kCheckpoint) for a name whose numbers do not fit each other;
-// whether the files exist is not looked at.
+// All parts of the split model that the file of this path is one of, in order; the path alone when its name is not
+// that of a part ("<stem>-00001-of-00003.gguf"). Throws Error(kCheckpoint) for a name whose numbers do not fit each
+// other; whether the files exist is not looked at.
 std::vector<std::string> split_parts(const std::string& path);
 
 // Checks what the parts, in order, say about themselves. `paths` are for error messages.

@@ -41,7 +41,7 @@ class JsonValue {
   std::span<const JsonValue> items() const;     // of an array, in order
   std::span<const JsonMember> members() const;  // of an object, in the order of the text
 
-  // The member of that name of an object; nullptr when it has none, or when this is no object.
+  // The member of that name of an object; nullptr when it has none, or when this is not an object.
   const JsonValue* find(std::string_view key) const noexcept;
   // As find(), but throws Error(kCheckpoint) naming the path when there is none.
   const JsonValue& at(std::string_view key) const;

@@ -40,7 +40,7 @@ constexpr std::array kElementTypes = {
 
 std::optional<DType> engine_type(std::string_view name) noexcept {
   if (name == "BOOL") return DType::kU8;
-  return dtype_named(name);  // the block types of GGUF are no element types, and have been refused before
+  return dtype_named(name);  // the block types of GGUF are not element types, and have been refused before
 }
 
 // A list of at most `max_count` sizes in [0, 2^60]; nullopt for anything else.

@@ -44,8 +44,8 @@ class ThreadPool {
   std::vector<std::thread> workers_;
   // A round is one run(): workers wait for its number to change.
   std::atomic<std::uint32_t> round_{0};
-  // Tasks that nobody has taken, and tasks that have not ended. Whoever takes one off num_untaken_ may read what follows
-  // until it takes it off num_unended_ too: run() changes nothing before that is 0.
+  // Tasks that nobody has taken, and tasks that have not ended. A thread that takes one off num_untaken_ may read what
+  // follows until it takes it off num_unended_ too: run() changes nothing before that is 0.
   std::atomic<std::int64_t> num_untaken_{0};
   std::atomic<std::int64_t> num_unended_{0};
   std::atomic<bool> failed_{false};

@@ -53,7 +53,7 @@ void read_sizes(const ConfigReader& reader, const SizeDefaults& defaults, ModelC
   if (!head_dim && config.hidden_size % config.num_heads == 0) head_dim = config.hidden_size / config.num_heads;
   if (!head_dim && !reader.has("head_dim")) {
     fail_config("hidden_size", std::to_string(config.hidden_size),
-                "is no multiple of num_attention_heads = " + std::to_string(config.num_heads));
+                "is not a multiple of num_attention_heads = " + std::to_string(config.num_heads));
   }
   config.head_dim = reader.size("head_dim", kMaxHeadDim, head_dim);
   if (config.head_dim % 2 != 0) fail_config("head_dim", std::to_string(config.head_dim), "is odd");
@@ -163,7 +163,7 @@ DeltaNetShape read_delta_net(const ConfigReader& reader, const ModelConfig& conf
   shape.kernel_size = static_cast<std::int32_t>(reader.size("linear_conv_kernel_dim", 64, 4));
   if (shape.num_value_heads % shape.num_key_heads != 0) {
     fail_config("linear_num_value_heads", std::to_string(shape.num_value_heads),
-                "is no multiple of linear_num_key_heads = " + std::to_string(shape.num_key_heads));
+                "is not a multiple of linear_num_key_heads = " + std::to_string(shape.num_key_heads));
   }
   if (shape.kernel_size < 2) fail_config("linear_conv_kernel_dim", "1", "leaves no convolution");
   return shape;

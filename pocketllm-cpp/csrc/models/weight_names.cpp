@@ -46,7 +46,7 @@ constexpr NamePair kLayer[] = {
     {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
 };
 
-// Whole names, for tensors that are no weight of a module.
+// Whole names, for tensors that are not a module's weight.
 constexpr NamePair kLayerWhole[] = {
     {"linear_attn.A_log", "ssm_a"},
     {"linear_attn.dt_bias", "ssm_dt.bias"},

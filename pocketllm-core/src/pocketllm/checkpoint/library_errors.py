@@ -12,8 +12,8 @@ from pocketllm.errors import CheckpointError
 def as_checkpoint_error(problem: str) -> Iterator[None]:
     """Turn whatever the library raises into ``CheckpointError("{problem} ({its message})")``.
 
-    It raises bare ``Exception`` for every malformed file, and a panic in its Rust code arrives as a class that is no
-    ``Exception`` at all.
+    It raises bare ``Exception`` for every malformed file, and a panic in its Rust code arrives as a class that is not
+    an ``Exception``.
     """
     try:
         yield

@@ -269,7 +269,7 @@ class ChildEngine:
 
     def _died(self) -> None:
         if self._death is None:
-            # The pipe ends a moment before the exit status is there. Whoever retires the engine reaps the process.
+            # The pipe ends a moment before the exit status is there. What retires the engine reaps the process.
             try:
                 how = _how_it_ended(self.process.wait(timeout=EXIT_STATUS_WAIT_S))
             except subprocess.TimeoutExpired:

@@ -47,7 +47,7 @@ class EngineHost:
         timers      deadlines, graces, heartbeat ─────┤
         events      one descriptor to wait for ───────┘
 
-    They share one lock. Whoever owns the host waits until :meth:`fileno` is readable or :meth:`next_timer` is due
+    They share one lock. The owner of the host waits until :meth:`fileno` is readable or :meth:`next_timer` is due
     and then calls :meth:`drain_events` (a thread for ``LLM``, the event loop for ``AsyncLLM``). All other methods may
     be called from any thread.
     """

@@ -57,7 +57,7 @@ _lock = threading.Lock()
 def matcher_pointers(matcher: TokenMatcher) -> tuple[int, int]:
     """Hand ``matcher`` over to native code: the addresses of its table and of its object.
 
-    Whoever takes them calls ``release`` exactly once; until then the matcher stays alive.
+    The engine that takes them calls ``release`` exactly once; until then the matcher stays alive.
     """
     with _lock:
         key = next(_keys)

@@ -15,7 +15,7 @@ from pocketllm.errors import ConfigurationError
 START_TAG = "<think>"
 END_TAG = "</think>"
 
-# White space a model may write before its start tag. Bounded, so that an answer of blank lines is not held for ever.
+# White space a model may write before its start tag. Bounded, so that an answer of blank lines is not held without end.
 _MAX_LEADING_CHARS = 16
 
 

@@ -34,7 +34,8 @@ def template_messages(messages: object, *, developer_as_system: bool = False) ->
     - With ``developer_as_system`` the role ``developer`` becomes ``system``, for templates that do not know it.
 
     Raises:
-        ConfigurationError: ``messages`` is no sequence of mappings with a string role, or a value is not plain data.
+        ConfigurationError: ``messages`` is not a sequence of mappings with a string role, or a value is not plain
+            data.
         UnsupportedFeatureError: a content part is not text.
     """
     if isinstance(messages, (str, bytes)) or not isinstance(messages, Sequence):

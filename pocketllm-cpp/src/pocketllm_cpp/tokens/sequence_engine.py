@@ -65,7 +65,7 @@ class SequenceEngine:
         return self._eos_ids[0] if self._eos_ids else None
 
     def _draw_token(self, *, temperature: float, top_k: int, top_p: float, generator: random.Random) -> int:
-        """One id from the newest logits; top_k 0 is no limit. At temperature 0 it is the most likely one, and no random
+        """One id from the newest logits; top_k 0 means all. At temperature 0 it is the most likely one, and no random
         number is read."""
         if temperature <= GREEDY_TEMPERATURE:
             return self._session.argmax()

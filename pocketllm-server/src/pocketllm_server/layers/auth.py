@@ -47,7 +47,7 @@ class ApiKeys:
         if not any(known):
             raise HTTPError(
                 401,
-                "The API key is not one that this server knows: check it, or ask whoever runs the server for one.",
+                "The API key is not one that this server knows: check it, or ask the server's operator for one.",
                 code="invalid_api_key",
                 headers=_CHALLENGE,
             )

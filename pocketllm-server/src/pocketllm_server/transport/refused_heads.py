@@ -50,5 +50,5 @@ class AnsweringH11(H11Protocol):
 def _error(status: int) -> dict[str, object]:
     if status == _TOO_LARGE:
         return error_object(status, "The request's head is larger than this server takes.", code="headers_too_large")
-    message = "This is no HTTP/1.1 request that this server can read: check what wrote it, or what stands in between."
+    message = "This is not an HTTP/1.1 request that this server can read: check what wrote it, or what is in between."
     return error_object(status, message)

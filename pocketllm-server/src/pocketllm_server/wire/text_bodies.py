@@ -51,7 +51,7 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
 
 
 class TokenPiece(msgspec.Struct):
-    """A token and its text, or its bytes where they are no text by themselves."""
+    """A token and its text, or its bytes where they are not text alone."""
 
     id: int
     piece: str | list[int]

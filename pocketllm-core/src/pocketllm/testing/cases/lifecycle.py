@@ -157,7 +157,7 @@ def a_heartbeat_is_quiet_while_all_is_well(rig: Rig) -> None:
 
 @case("H5")
 def an_unknown_command_is_answered_with_none(rig: Rig) -> None:
-    """Whoever asks must not wait for a ticket that nobody works on."""
+    """A caller must not wait for a ticket that nobody works on."""
     ticket = rig.hooks.pocketllm_control(command=Command("pocketllm kit: no such command"))
     if ticket is not None:
         raise broken("H5", f"pocketllm_control answered {ticket!r} to a command that the card does not name")
