@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from pocketllm.backend_parts.features import EVERY_REQUEST_FIELD
 from pocketllm.errors import UnsupportedFeatureError
 from pocketllm.fields import CHAT, COMPLETIONS, FIELDS, check_fields
 from pocketllm.fields.policy import IN_FORCE, NEEDS, NEVER, STREAM_NEEDS, InForce, Need, needs_of
@@ -52,6 +53,12 @@ def test_every_switch_is_needed_by_a_value_or_by_none() -> None:
     assert needed <= SWITCHES
     assert needed | OF_NO_VALUE == SWITCHES
     assert not needed & OF_NO_VALUE
+
+
+def test_the_features_of_a_whole_sampler_are_those_that_values_need() -> None:
+    """Structured output takes more than a sampler."""
+    needed = {row.capability for row in (*NEEDS, *STREAM_NEEDS, *IN_FORCE)} - {NEVER}
+    assert set(EVERY_REQUEST_FIELD) == needed - {"supports_structured_outputs"}
 
 
 def test_every_field_of_a_request_is_judged_or_served_by_all() -> None:
