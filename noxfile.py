@@ -193,6 +193,7 @@ def tests(session: nox.Session) -> None:
         return
     _build_and_run(session, "release")
     kit = {f"kit on {backend}": _kit(backend) for backend in KIT_BACKENDS}
+    kit["kit on cpp's reference device"] = _kit("cpp", "--pocketllm-arg", "device=reference")
     # A file stays in one process, so that what its tests share is made once.
     every = ("-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile", "--durations", "20")
     _run_each(session, {**LINT, **TYPES, **kit, "tests": every})

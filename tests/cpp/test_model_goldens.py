@@ -70,10 +70,20 @@ class Bench:
     """A native session whose logits are read row by row."""
 
     def __init__(
-        self, path: Path, *, activation: str = "float32", kv_cache_dtype: str = "f32", num_threads: int = 2
+        self,
+        path: Path,
+        *,
+        device: str = "cpu",
+        activation: str = "float32",
+        kv_cache_dtype: str = "f32",
+        num_threads: int = 2,
     ) -> None:
         settings = RuntimeSettings(
-            activation=activation, kv_cache_dtype=kv_cache_dtype, num_threads=num_threads, max_model_len=512
+            device=device,
+            activation=activation,
+            kv_cache_dtype=kv_cache_dtype,
+            num_threads=num_threads,
+            max_model_len=512,
         )
         self.runtime = load_runtime(open_checkpoint(path), settings)
         self.session = _native.Session(self.runtime)
@@ -102,8 +112,8 @@ def largest(difference: torch.Tensor) -> float:
     return float(difference.abs().max())
 
 
-def assert_equals_reference(tiny: TinyCheckpoint) -> None:
-    bench = Bench(tiny.path)
+def assert_equals_reference(tiny: TinyCheckpoint, device: str = "cpu") -> None:
+    bench = Bench(tiny.path, device=device)
     expected = tiny.logits(PROMPT)
     # Otherwise any small number would be close enough.
     assert float(expected.std()) > 0.2
@@ -137,9 +147,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyCheckp
     return get
 
 
+@pytest.mark.parametrize("device", _native.devices())
 @pytest.mark.parametrize("family", FAMILIES)
-def test_safetensors_models_equal_transformers(family: str, tiny: Callable[[str], TinyCheckpoint]) -> None:
-    assert_equals_reference(tiny(family))
+def test_safetensors_models_equal_transformers(family: str, device: str, tiny: Callable[[str], TinyCheckpoint]) -> None:
+    assert_equals_reference(tiny(family), device)
 
 
 @pytest.mark.parametrize("window", [None, 24])
@@ -174,6 +185,13 @@ def test_gguf_models_equal_transformers(
     family: str, quantization: str, tiny: Callable[[str], TinyCheckpoint], tmp_path: Path
 ) -> None:
     assert_equals_reference(write_gguf_twin(tiny(family), tmp_path / "twin.gguf", quantization))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gguf_models_equal_transformers_on_the_reference_device(
+    family: str, tiny: Callable[[str], TinyCheckpoint], tmp_path: Path
+) -> None:
+    assert_equals_reference(write_gguf_twin(tiny(family), tmp_path / "twin.gguf", "Q8_0"), "reference")
 
 
 def test_a_gguf_with_rope_divisors_equals_transformers(tmp_path: Path) -> None:
@@ -299,6 +317,12 @@ def test_smollm2_texts_with_exact_activations(kv_cache_dtype: str, tolerance: fl
     assert bench.greedy(SMOLLM2_RAW, 24) == SMOLLM2_RAW_TEXT
     assert bench.greedy(SMOLLM2_CHAT, 12) == SMOLLM2_CHAT_TEXT
     assert_top(bench, SMOLLM2_RAW, {7042: 17.3713, 260: 14.8886, 4528: 13.245, 2250: 13.0095, 1315: 12.9515}, tolerance)
+
+
+def test_smollm2_writes_its_texts_on_the_reference_device(smollm2_path: Path) -> None:
+    bench = Bench(smollm2_path, device="reference")
+    assert bench.greedy(SMOLLM2_RAW, 8) == SMOLLM2_RAW_TEXT[:8]
+    assert_top(bench, SMOLLM2_RAW, {7042: 17.3713, 260: 14.8886, 4528: 13.245}, 2e-4)
 
 
 @pytest.mark.parametrize("kv_cache_dtype, tolerance", [("f16", 0.02), ("f32", 2e-4)])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pocketllm import LLM, SamplingParams
 from pocketllm.checkpoint import open_checkpoint
 from pocketllm.engine_args import EngineArgs
 from pocketllm.errors import CheckpointError, ConfigurationError, UnsupportedFeatureError
@@ -34,7 +35,7 @@ def with_config(path: Path, tmp_path: Path, **changes: object) -> Path:
 
 def test_the_card_says_that_steps_need_no_interpreter() -> None:
     card = plugin.pocketllm_backend()
-    assert (card.name, card.devices, card.holds_gil) == ("cpp", ("cpu",), False)
+    assert (card.name, card.devices, card.holds_gil) == ("cpp", tuple(_native.devices()), False)
     assert all(option.doc for option in card.options)
 
 
@@ -60,6 +61,18 @@ def test_auto_prefers_it_unless_there_is_a_gpu_for_torch(toy_path: Path, monkeyp
     monkeypatch.setattr(plugin.os.path, "exists", lambda path: True)
     assert 0 < rank() < 50
     assert rank(device="cpu") > 50
+
+
+def test_the_reference_device_is_taken_where_it_is_asked_for(toy_path: Path) -> None:
+    offered = {device: probe(toy_path, device=device) for device in ("auto", "cpu", "reference")}
+    assert [offer.device for offer in offered.values() if isinstance(offer, Offer)] == ["cpu", "cpu", "reference"]
+    prompt, sampling = [5, 9, 41], SamplingParams(max_tokens=6)
+    answers = []
+    for device in ("cpu", "reference"):
+        with LLM(EngineArgs(model=str(toy_path), backend="cpp", device=device, max_model_len=64)) as llm:
+            assert llm.capabilities.details["device"] == device
+            answers.append(llm.generate([prompt], sampling)[0].token_ids)
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize(

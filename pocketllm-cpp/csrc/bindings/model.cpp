@@ -1,9 +1,11 @@
 #include "models/model.h"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "bindings/init.h"
-#include "kernels/linear.h"
+#include "kernels/cpu/simd/dispatch.h"
+#include "kernels/devices.h"
 
 namespace nb = nanobind;
 
@@ -11,6 +13,7 @@ namespace pocket {
 
 void init_model(nb::module_& module) {
   module.attr("backend") = POCKET_BACKEND_NAME;
+  module.def("devices", []() { return device_names(); }, "The devices that this build can run on.");
   module.def("instruction_set", []() { return std::string(instruction_set()); },
              "What the products run on here: \"scalar\", \"avx2\", \"avx512\" or \"neon\".");
 }

@@ -59,11 +59,13 @@ KvType kv_type_named(const std::string& name) {
 // A report waits for the interpreter's lock, for milliseconds where another thread computes.
 constexpr auto kReportEvery = std::chrono::milliseconds(100);
 
-void make_runtime(BoundRuntime* self, const std::string& path, const std::string& config, const std::string& activation,
-                  const std::string& kv_type, int num_threads, std::int64_t max_model_len, std::int32_t num_slots,
-                  std::int64_t kv_cache_bytes, std::optional<std::int32_t> num_snapshots, std::int64_t num_layers,
+void make_runtime(BoundRuntime* self, const std::string& path, const std::string& config, const std::string& device,
+                  const std::string& activation, const std::string& kv_type, int num_threads,
+                  std::int64_t max_model_len, std::int32_t num_slots, std::int64_t kv_cache_bytes,
+                  std::optional<std::int32_t> num_snapshots, std::int64_t num_layers,
                   const std::optional<nb::callable>& progress) {
   RuntimeOptions options;
+  options.device = device;
   options.num_threads = num_threads;
   options.model.activation = activation_named(activation);
   options.model.max_positions = max_model_len;
@@ -91,13 +93,16 @@ void make_runtime(BoundRuntime* self, const std::string& path, const std::string
 
 void init_runtime(nb::module_& module) {
   nb::class_<BoundRuntime>(module, "Runtime", "A loaded model with its threads and caches; see csrc/engine/runtime.h.")
-      .def("__init__", &make_runtime, "path"_a, "config"_a, nb::kw_only(), "activation"_a = "int8", "kv_type"_a = "F16",
+      .def("__init__", &make_runtime, "path"_a, "config"_a, nb::kw_only(), "device"_a = "cpu",
+           "activation"_a = "int8", "kv_type"_a = "F16",
            "num_threads"_a = 0, "max_model_len"_a = 0, "num_slots"_a = 1, "kv_cache_bytes"_a = 0,
            "num_snapshots"_a = nb::none(), "num_layers"_a = 0, "progress"_a = nb::none(),
-           nb::sig("def __init__(self, path: str, config: str, *, activation: str = \"int8\", kv_type: str = \"F16\", "
+           nb::sig("def __init__(self, path: str, config: str, *, device: str = \"cpu\", "
+                   "activation: str = \"int8\", kv_type: str = \"F16\", "
                    "num_threads: int = 0, max_model_len: int = 0, num_slots: int = 1, kv_cache_bytes: int = 0, "
                    "num_snapshots: int | None = None, num_layers: int = 0, "
                    "progress: collections.abc.Callable[[float], None] | None = None) -> None"))
+      .def_prop_ro("device", [](BoundRuntime& self) { return std::string(self.runtime().context().device.name()); })
       .def_prop_ro("max_model_len", [](BoundRuntime& self) { return self.runtime().max_model_len(); })
       .def_prop_ro("num_slots", [](BoundRuntime& self) { return self.runtime().num_slots(); })
       .def_prop_ro("num_threads", [](BoundRuntime& self) { return self.runtime().context().threads.num_threads(); })
@@ -112,11 +117,11 @@ void init_runtime(nb::module_& module) {
                    "Bytes of weights that computing one token reads.")
       .def_prop_ro("kv_bytes", [](BoundRuntime& self) { return self.runtime().kv().num_bytes(); })
       .def_prop_ro("num_kv_blocks", [](BoundRuntime& self) { return self.runtime().kv().shape().num_blocks; })
-      .def_prop_ro("kv_block_size", [](BoundRuntime&) { return KvShape::kBlockSize; })
+      .def_prop_ro("kv_block_size", [](BoundRuntime& self) { return self.runtime().kv().shape().block_size; })
       .def_prop_ro("state_bytes", [](BoundRuntime& self) -> std::size_t {
         DeltaNetStates* states = self.runtime().states();
         if (states == nullptr) return 0;
-        return DeltaNetStates::slot_bytes(states->shape()) * static_cast<std::size_t>(self.runtime().num_slots());
+        return states->slot_bytes() * static_cast<std::size_t>(self.runtime().num_slots());
       });
 }
 

@@ -9,7 +9,7 @@
 #include "bindings/init.h"
 #include "bindings/runtime.h"
 #include "core/error.h"
-#include "engine/sampler.h"
+#include "engine/request.h"
 #include "kernels/sampling.h"
 
 namespace nb = nanobind;
@@ -70,37 +70,49 @@ class BoundSession {
 
   std::vector<float> logits(std::int64_t row) {
     auto held = runtime_.enter(lease_);
-    const std::span<const float> found = find_row(row);
+    const auto size = static_cast<std::size_t>(vocab_size());
+    const std::span<const float> found = logits_.subspan(static_cast<std::size_t>(index_of(row)) * size, size);
     return {found.begin(), found.end()};
   }
 
   std::int32_t argmax_of(std::int64_t row) {
     auto held = runtime_.enter(lease_);
-    return argmax(find_row(row));
+    return sample_row(row, {});
   }
 
   std::vector<std::pair<std::int32_t, float>> top(std::int64_t count, std::int64_t row) {
     auto held = runtime_.enter(lease_);
-    std::vector<TokenLogit> found;
-    top_logits(find_row(row), count, found);
-    std::vector<std::pair<std::int32_t, float>> pairs;
-    for (const TokenLogit& entry : found) pairs.emplace_back(entry.id, entry.logit);
-    return pairs;
+    return top_logits(context(), session_.logits(), index_of(row), count);
   }
 
   std::int32_t pick_from(const SamplingParams& sampling, double number, std::int64_t row) {
     auto held = runtime_.enter(lease_);
-    return pick(find_row(row), sampling, number, scratch_);
+    SamplingRow rules;
+    rules.temperature = sampling.temperature;
+    rules.top_p = sampling.top_p;
+    rules.min_p = sampling.min_p;
+    rules.top_k = sampling.top_k;
+    rules.uniform = number;
+    return sample_row(row, rules);
   }
 
  private:
   std::int64_t vocab_size() const { return runtime_.runtime().model().shape().vocab_size; }
 
-  std::span<const float> find_row(std::int64_t row) const {
-    const std::int64_t size = vocab_size();
-    const std::int64_t num_rows = static_cast<std::int64_t>(logits_.size()) / size;
+  Context& context() const { return runtime_.runtime().context(); }
+
+  std::int32_t sample_row(std::int64_t row, SamplingRow rules) {
+    rules.row = index_of(row);
+    std::int32_t token = 0;
+    sample(context(), session_.logits(), {&rules, 1}, {&token, 1});
+    return token;
+  }
+
+  std::int64_t index_of(std::int64_t row) const {
+    const std::int64_t num_rows = static_cast<std::int64_t>(logits_.size()) / vocab_size();
     if (num_rows == 0) {
-      throw Error(ErrorKind::kConfiguration, "This session has no logits yet: call prefill, decode_step or verify_step.");
+      throw Error(ErrorKind::kConfiguration,
+                  "This session has no logits yet: call prefill, decode_step or verify_step.");
     }
     const std::int64_t index = row < 0 ? num_rows + row : row;
     if (index < 0 || index >= num_rows) {
@@ -109,14 +121,13 @@ class BoundSession {
                       " rows of logits.",
                   "row");
     }
-    return logits_.subspan(static_cast<std::size_t>(index * size), static_cast<std::size_t>(size));
+    return index;
   }
 
   BoundRuntime& runtime_;
   std::int64_t lease_;
   Session session_;
   std::span<const float> logits_;
-  PickScratch scratch_;
 };
 
 }  // namespace

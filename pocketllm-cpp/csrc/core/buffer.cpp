@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -17,23 +18,13 @@ std::size_t round_up(std::size_t value, std::size_t step) { return (value + step
 
 }  // namespace
 
-void Buffer::Unmap::operator()(std::byte* data) const noexcept {
-  if (mapped_bytes != 0) {
-    munmap(data, mapped_bytes);
-  } else {
-    std::free(data);
-  }
-}
-
-Buffer::Buffer(std::size_t num_bytes) : size_(num_bytes) {
-  if (num_bytes == 0) return;
+std::byte* allocate_host_memory(std::size_t num_bytes) {
   if (num_bytes < kMapFrom) {
-    const std::size_t rounded = round_up(num_bytes, kAlignment);
-    void* data = std::aligned_alloc(kAlignment, rounded);
+    const std::size_t rounded = round_up(num_bytes, Buffer::kAlignment);
+    void* data = std::aligned_alloc(Buffer::kAlignment, rounded);
     if (data == nullptr) throw std::bad_alloc();
     std::memset(data, 0, rounded);
-    data_ = {static_cast<std::byte*>(data), Unmap{0}};
-    return;
+    return static_cast<std::byte*>(data);
   }
   if (num_bytes > SIZE_MAX - kHugePage) throw std::bad_alloc();
   const std::size_t mapped = round_up(num_bytes, 4096);
@@ -42,7 +33,15 @@ Buffer::Buffer(std::size_t num_bytes) : size_(num_bytes) {
 #ifdef MADV_HUGEPAGE
   if (mapped >= kHugePage) madvise(data, mapped, MADV_HUGEPAGE);  // advice only: a refusal changes nothing
 #endif
-  data_ = {static_cast<std::byte*>(data), Unmap{mapped}};
+  return static_cast<std::byte*>(data);
+}
+
+void free_host_memory(std::byte* data, std::size_t num_bytes) noexcept {
+  if (num_bytes < kMapFrom) {
+    std::free(data);
+  } else {
+    munmap(data, round_up(num_bytes, 4096));
+  }
 }
 
 }  // namespace pocket

@@ -1,4 +1,4 @@
-// Owned memory for weights, caches and scratch, aligned for vector loads.
+// Host memory for staging and scratch, aligned for vector loads.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +7,19 @@
 
 namespace pocket {
 
-// `num_bytes` bytes aligned to a cache line (to a huge page when large); zeroed when fresh from the kernel, as large
-// buffers always are. Throws std::bad_alloc.
+// `num_bytes` > 0 bytes of zeroed host memory, aligned to a cache line (to a huge page when large). Throws
+// std::bad_alloc. It is given back with the size it was asked for.
+std::byte* allocate_host_memory(std::size_t num_bytes);
+void free_host_memory(std::byte* data, std::size_t num_bytes) noexcept;
+
+// Owned host memory. Zero when it is made.
 class Buffer {
  public:
   static constexpr std::size_t kAlignment = 64;
 
   Buffer() = default;
-  explicit Buffer(std::size_t num_bytes);
+  explicit Buffer(std::size_t num_bytes)
+      : data_(num_bytes == 0 ? nullptr : allocate_host_memory(num_bytes), Free{num_bytes}), size_(num_bytes) {}
   Buffer(Buffer&& other) noexcept : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
     data_ = std::move(other.data_);
@@ -43,14 +48,14 @@ class Buffer {
   }
 
  private:
-  struct Unmap {
-    std::size_t mapped_bytes;  // 0: from the allocator
-    Unmap() noexcept : mapped_bytes(0) {}
-    explicit Unmap(std::size_t num_bytes) noexcept : mapped_bytes(num_bytes) {}
-    void operator()(std::byte* data) const noexcept;
+  struct Free {
+    std::size_t num_bytes;
+    Free() noexcept : num_bytes(0) {}
+    explicit Free(std::size_t count) noexcept : num_bytes(count) {}
+    void operator()(std::byte* data) const noexcept { free_host_memory(data, num_bytes); }
   };
 
-  std::unique_ptr<std::byte, Unmap> data_;
+  std::unique_ptr<std::byte, Free> data_;
   std::size_t size_ = 0;
 };
 

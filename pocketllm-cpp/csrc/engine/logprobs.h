@@ -7,18 +7,17 @@
 
 #include "engine/request.h"
 #include "kernels/context.h"
+#include "kernels/sampling.h"
 
 namespace pocket {
 
-struct LogprobRow {
-  const float* logits = nullptr;  // raw, [vocab_size]
-  std::int32_t token = 0;         // whose log probability is wanted
-  std::int32_t num_top = 0;       // alternatives to list, best first, equal ones by lower id
-  std::int32_t row = 0;           // for the entry
+struct WantedLogprob {
+  LogprobRow logprob;
+  std::int32_t row = 0;  // for the entry
 };
 
-// Appends one entry per row.
-void append_logprobs(Context& context, std::span<const LogprobRow> rows, std::int64_t vocab_size,
+// Appends one entry for each.
+void append_logprobs(Context& context, const LogitRows& logits, std::span<const WantedLogprob> wanted,
                      std::vector<Logprob>& entries);
 
 }  // namespace pocket

@@ -39,7 +39,8 @@ std::int64_t generated_ids(Runtime& runtime, std::int64_t asked_for) {
 
 std::unique_ptr<StatePool> make_states(Runtime& runtime) {
   if (runtime.states() == nullptr) return nullptr;
-  return std::make_unique<StatePool>(*runtime.states(), runtime.kv().shape().num_blocks, runtime.num_snapshots());
+  return std::make_unique<StatePool>(runtime.context(), *runtime.states(), runtime.kv().shape().num_blocks,
+                                     runtime.num_snapshots());
 }
 
 }  // namespace
@@ -51,8 +52,10 @@ Engine::Loop::Loop(Runtime& runtime, const EngineOptions& options)
       beside_decodes_(options.prefill_tokens_beside_decodes),
       pool_(runtime.kv().shape().num_blocks),
       states_(make_states(runtime)),
-      cache_(options.prefix_cache ? std::make_unique<PrefixCache>(pool_, states_.get()) : nullptr),
-      scheduler_(pool_, cache_.get(), states_.get(), std::clamp(options.max_batch_size, 1, runtime.num_slots())),
+      cache_(options.prefix_cache ? std::make_unique<PrefixCache>(pool_, states_.get(), runtime.kv().shape().block_size)
+                                  : nullptr),
+      scheduler_(pool_, cache_.get(), states_.get(), runtime.kv().shape().block_size,
+                 std::clamp(options.max_batch_size, 1, runtime.num_slots())),
       runner_(runtime, vocab_size_),
       sampler_(vocab_size_) {
   publish_stats();
@@ -107,7 +110,7 @@ Engine::Loop::Sequences Engine::Loop::make_sequences(Request& request) const {
   group->priority = request.priority;
   const auto num_prompt_tokens = static_cast<std::int64_t>(request.prompt.size());
   std::vector<BlockKey> keys;
-  if (cache_ != nullptr) extend_keys(group->cache_salt, request.prompt, keys);
+  if (cache_ != nullptr) cache_->extend_keys(group->cache_salt, request.prompt, keys);
   Sequences sequences;
   for (Choice& choice : request.choices) {
     auto sequence = std::make_unique<Sequence>();

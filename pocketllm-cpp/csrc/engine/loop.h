@@ -93,7 +93,7 @@ class Engine::Loop {
   std::unordered_map<std::uint64_t, std::unique_ptr<Sequence>> live_;
   std::vector<SampleRow> sampled_;
   std::vector<std::int32_t> tokens_;
-  std::vector<LogprobRow> logprob_rows_;
+  std::vector<WantedLogprob> logprob_rows_;
   std::vector<Sequence*> ended_;
   EngineStats counters_;
   int num_failed_steps_ = 0;

@@ -97,7 +97,7 @@ void Engine::Loop::step(const StepPlan& plan) {
     for (const PlannedRows& rows : plan.rows) scheduler_.advance(rows);
     if (!completed.empty()) {
       const std::span<const SampleRow> sampled = fork(completed);
-      sampler_.sample(runtime_.context(), sampled, tokens_);
+      sampler_.sample(runtime_.context(), runner_.logits(), sampled, tokens_);
       commit(sampled, batch);
     }
   } catch (const std::exception& error) {  // whatever a kernel threw, only this step's sequences are lost
@@ -134,8 +134,8 @@ std::span<const SampleRow> Engine::Loop::fork(std::span<const SampleRow> complet
       }
     }
     for (const Scheduler::Fork& fork : scheduler_.fork(leader)) {
-      if (fork.to >= 0) runtime_.kv().copy_block(fork.from, fork.to);
-      sampled_.push_back({fork.follower, row.logits});
+      if (fork.to >= 0) runtime_.kv().copy_block(runtime_.context(), fork.from, fork.to);
+      sampled_.push_back({fork.follower, row.logit_row});
     }
   }
   return sampled_;
@@ -167,7 +167,7 @@ void Engine::Loop::commit(std::span<const SampleRow> sampled, StepBatch& batch) 
     // Without stop ids nothing else tells that a constraint leaves nothing to generate.
     const bool complete = group.stop_ids.empty() && state.matcher && state.matcher.is_done();
     if (group.sampling.logprobs && !stopped) {
-      logprob_rows_.push_back({sampled[index].logits, token, group.sampling.num_top_logprobs,
+      logprob_rows_.push_back({{sampled[index].logit_row, token, group.sampling.num_top_logprobs},
                                static_cast<std::int32_t>(batch.handles.size())});
     }
     batch.handles.push_back(sequence.handle);
@@ -179,7 +179,7 @@ void Engine::Loop::commit(std::span<const SampleRow> sampled, StepBatch& batch) 
       ended_.push_back(&sequence);
     }
   }
-  if (!logprob_rows_.empty()) append_logprobs(runtime_.context(), logprob_rows_, vocab_size_, batch.logprobs);
+  if (!logprob_rows_.empty()) append_logprobs(runtime_.context(), runner_.logits(), logprob_rows_, batch.logprobs);
 }
 
 void Engine::Loop::fail_step(const StepPlan& plan, const std::string& error) {

@@ -7,8 +7,6 @@
 namespace pocket {
 namespace {
 
-constexpr std::size_t kBlock = KvShape::kBlockSize;
-
 // Two chains of SplitMix64's finaliser that start and step differently.
 BlockKey step(const BlockKey& key, std::uint64_t word) noexcept {
   return {mix_bits(key.low + word * kGoldenGamma + 1), mix_bits((key.high ^ word) + kGoldenGamma) ^ key.high >> 7};
@@ -22,19 +20,25 @@ BlockKey root(std::string_view salt) noexcept {
 
 }  // namespace
 
-void extend_keys(std::string_view salt, std::span<const std::int32_t> tokens, std::vector<BlockKey>& keys) {
-  const std::size_t num_full = tokens.size() / kBlock;
+void PrefixCache::extend_keys(std::string_view salt, std::span<const std::int32_t> tokens,
+                              std::vector<BlockKey>& keys) const {
+  const std::size_t num_full = tokens.size() / block_size_;
   keys.reserve(num_full);
   while (keys.size() < num_full) {
     BlockKey key = keys.empty() ? root(salt) : keys.back();
-    const std::size_t first = keys.size() * kBlock;
-    for (const std::int32_t token : tokens.subspan(first, kBlock)) key = step(key, static_cast<std::uint32_t>(token));
+    const std::size_t first = keys.size() * block_size_;
+    for (const std::int32_t token : tokens.subspan(first, block_size_)) {
+      key = step(key, static_cast<std::uint32_t>(token));
+    }
     keys.push_back(key);
   }
 }
 
-PrefixCache::PrefixCache(BlockPool& pool, StatePool* states)
-    : pool_(pool), states_(states), contents_(static_cast<std::size_t>(pool.num_blocks())) {
+PrefixCache::PrefixCache(BlockPool& pool, StatePool* states, std::int32_t block_size)
+    : pool_(pool),
+      states_(states),
+      block_size_(static_cast<std::size_t>(block_size)),
+      contents_(static_cast<std::size_t>(pool.num_blocks())) {
   pool_.on_give_up([this](std::int32_t block) { drop(block); });
 }
 
@@ -47,7 +51,7 @@ void PrefixCache::match(std::string_view salt, std::span<const BlockKey> keys, s
   for (std::size_t index = 0; index < keys.size(); ++index) {
     const auto found = blocks_.find(keys[index]);
     if (found == blocks_.end()) return;
-    if (!holds(found->second, salt, parent, tokens.subspan(index * kBlock, kBlock))) return;
+    if (!holds(found->second, salt, parent, tokens.subspan(index * block_size_, block_size_))) return;
     parent = found->second;
     blocks.push_back(parent);
   }
@@ -61,7 +65,7 @@ std::int32_t PrefixCache::insert(std::string_view salt, const BlockKey& key, std
   Content& content = contents_[static_cast<std::size_t>(block)];
   content.key = key;
   content.parent = parent;
-  std::copy_n(tokens.begin(), kBlock, content.tokens.begin());
+  content.tokens.assign(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(block_size_));
   content.salt.assign(parent < 0 ? salt : std::string_view{});
   blocks_.emplace(key, block);
   pool_.keep(block);

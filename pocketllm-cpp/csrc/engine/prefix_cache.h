@@ -1,7 +1,6 @@
 // Finds the cache blocks whose content a new prompt begins with.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,7 +10,6 @@
 
 #include "engine/block_pool.h"
 #include "engine/state_pool.h"
-#include "kernels/attention.h"
 
 namespace pocket {
 
@@ -22,18 +20,18 @@ struct BlockKey {
   bool operator==(const BlockKey&) const = default;
 };
 
-// Appends the keys of the full blocks of `tokens` that `keys` has not yet.
-void extend_keys(std::string_view salt, std::span<const std::int32_t> tokens, std::vector<BlockKey>& keys);
-
 // Full blocks by key. A hit is compared token for token and along its chain, so equal keys of different texts do no
 // harm. Threads: the engine's alone.
 class PrefixCache {
  public:
   // `states` (optional) loses the snapshots of blocks that are given up. Both must outlive the cache.
-  PrefixCache(BlockPool& pool, StatePool* states);
+  PrefixCache(BlockPool& pool, StatePool* states, std::int32_t block_size);
   ~PrefixCache();
   PrefixCache(const PrefixCache&) = delete;
   PrefixCache& operator=(const PrefixCache&) = delete;
+
+  // Appends the keys of the full blocks of `tokens` that `keys` has not yet. Any thread.
+  void extend_keys(std::string_view salt, std::span<const std::int32_t> tokens, std::vector<BlockKey>& keys) const;
 
   // The blocks of the longest beginning of `tokens` that is cached, at most keys.size(); not yet held.
   void match(std::string_view salt, std::span<const BlockKey> keys, std::span<const std::int32_t> tokens,
@@ -58,7 +56,7 @@ class PrefixCache {
   struct Content {
     BlockKey key;
     std::int32_t parent = -1;
-    std::array<std::int32_t, KvShape::kBlockSize> tokens{};
+    std::vector<std::int32_t> tokens;  // [block_size]
     std::string salt;  // of first blocks; the others have it from their parents
   };
 
@@ -68,6 +66,7 @@ class PrefixCache {
 
   BlockPool& pool_;
   StatePool* states_;
+  std::size_t block_size_;
   std::unordered_map<BlockKey, std::int32_t, KeyHash> blocks_;
   std::vector<Content> contents_;  // by block
   std::uint64_t generation_ = 0;

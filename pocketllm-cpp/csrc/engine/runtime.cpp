@@ -1,21 +1,16 @@
 #include "engine/runtime.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <limits>
 #include <thread>
 #include <utility>
 
 #include "core/error.h"
+#include "kernels/devices.h"
 #include "models/config.h"
 
 namespace pocket {
 namespace {
-
-std::int64_t physical_memory_bytes() noexcept {
-  return static_cast<std::int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::int64_t>(sysconf(_SC_PAGE_SIZE));
-}
 
 int thread_count(int asked_for) {
   if (asked_for < 0) {
@@ -43,7 +38,7 @@ void check_context(std::int64_t asked_for, std::int64_t max_positions) {
 
 }  // namespace
 
-Runtime::Sizes Runtime::plan(const ModelShape& shape, const RuntimeOptions& options) {
+Runtime::Sizes Runtime::plan(const Context& context, const ModelShape& shape, const RuntimeOptions& options) {
   check_not_negative(options.max_model_len, "max_model_len", "max_model_len");
   check_not_negative(options.kv_cache_bytes, "kv_cache_bytes", "backend_options.kv_cache_bytes");
   if (options.num_slots < 1) {
@@ -57,14 +52,17 @@ Runtime::Sizes Runtime::plan(const ModelShape& shape, const RuntimeOptions& opti
   sizes.max_model_len = options.max_model_len > 0 ? options.max_model_len : shape.max_positions;
   sizes.kv = shape.kv;
   sizes.kv.type = options.kv_type;
-  const auto block_bytes = static_cast<std::int64_t>(std::max<std::size_t>(1, KvCache::block_bytes(sizes.kv)));
-  const std::int64_t per_sequence = (sizes.max_model_len + KvShape::kBlockSize - 1) / KvShape::kBlockSize;
-  const std::int64_t budget = options.kv_cache_bytes > 0 ? options.kv_cache_bytes : physical_memory_bytes() / 4;
+  sizes.kv.block_size = kv_block_size(context);
+  const std::int64_t block_size = sizes.kv.block_size;
+  const auto block_bytes = static_cast<std::int64_t>(std::max<std::size_t>(1, kv_block_bytes(context, sizes.kv)));
+  const std::int64_t per_sequence = (sizes.max_model_len + block_size - 1) / block_size;
+  const std::int64_t memory_bytes = context.device.memory_bytes();
+  const std::int64_t budget = options.kv_cache_bytes > 0 ? options.kv_cache_bytes : memory_bytes / 4;
   std::int64_t num_blocks = std::min(budget / block_bytes, per_sequence * options.num_slots);
   num_blocks = std::min<std::int64_t>(num_blocks, std::numeric_limits<std::int32_t>::max());
   if (num_blocks < 1) {
     throw Error(ErrorKind::kConfiguration,
-                "kv_cache_bytes leaves room for no block: one of " + std::to_string(KvShape::kBlockSize) +
+                "kv_cache_bytes leaves room for no block: one of " + std::to_string(block_size) +
                     " positions takes " + std::to_string(block_bytes) + " bytes. Raise kv_cache_bytes.",
                 "backend_options.kv_cache_bytes");
   }
@@ -73,15 +71,15 @@ Runtime::Sizes Runtime::plan(const ModelShape& shape, const RuntimeOptions& opti
                 "max_model_len = " + std::to_string(options.max_model_len) + " takes " +
                     std::to_string(per_sequence * block_bytes) + " bytes of cache, and there are " +
                     std::to_string(num_blocks * block_bytes) + ": lower max_model_len to " +
-                    std::to_string(num_blocks * KvShape::kBlockSize) + ", or raise kv_cache_bytes.",
+                    std::to_string(num_blocks * block_size) + ", or raise kv_cache_bytes.",
                 "max_model_len");
   }
-  sizes.max_model_len = std::min(sizes.max_model_len, num_blocks * KvShape::kBlockSize);
+  sizes.max_model_len = std::min(sizes.max_model_len, num_blocks * block_size);
   sizes.kv.num_blocks = static_cast<std::int32_t>(num_blocks);
   sizes.num_snapshots = std::max(0, options.num_snapshots);
   if (shape.delta_net) {
-    const std::size_t slot_bytes = std::max<std::size_t>(1, DeltaNetStates::slot_bytes(*shape.delta_net));
-    const std::int64_t budget_bytes = physical_memory_bytes() / 8;
+    const std::size_t slot_bytes = std::max<std::size_t>(1, delta_net_slot_bytes(context, *shape.delta_net));
+    const std::int64_t budget_bytes = memory_bytes / 8;
     const std::int64_t most = std::max<std::int64_t>(1, budget_bytes / static_cast<std::int64_t>(slot_bytes));
     sizes.num_snapshots = static_cast<std::int32_t>(std::min<std::int64_t>(sizes.num_snapshots, most));
   }
@@ -91,12 +89,12 @@ Runtime::Sizes Runtime::plan(const ModelShape& shape, const RuntimeOptions& opti
 Runtime::Runtime(const Load& load, const RuntimeOptions& options, std::unique_ptr<TensorSource> source)
     : source_(std::move(source)),
       threads_(thread_count(options.num_threads)),
-      context_{threads_},
+      context_(open_device(options.device, threads_)),
       model_(load(context_)),
-      sizes_(plan(model_->shape(), options)),
-      kv_(sizes_.kv) {
+      sizes_(plan(context_, model_->shape(), options)),
+      kv_(context_, sizes_.kv) {
   if (model_->shape().delta_net) {
-    states_ = std::make_unique<DeltaNetStates>(*model_->shape().delta_net, sizes_.num_slots);
+    states_ = std::make_unique<DeltaNetStates>(context_, *model_->shape().delta_net, sizes_.num_slots);
   }
 }
 

@@ -14,7 +14,9 @@
 
 namespace pocket {
 
+// Shares of memory are of the device's.
 struct RuntimeOptions {
+  std::string device = "cpu";  // kernels/devices.h has the names
   int num_threads = 0;  // 0: one per core this process may use
   ModelOptions model;
   KvType kv_type = KvType::kF16;
@@ -56,7 +58,7 @@ class Runtime {
     KvShape kv;
   };
 
-  static Sizes plan(const ModelShape& shape, const RuntimeOptions& options);
+  static Sizes plan(const Context& context, const ModelShape& shape, const RuntimeOptions& options);
 
   std::unique_ptr<TensorSource> source_;
   ThreadPool threads_;

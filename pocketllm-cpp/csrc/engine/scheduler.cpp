@@ -8,7 +8,6 @@
 namespace pocket {
 namespace {
 
-constexpr std::int64_t kBlock = KvShape::kBlockSize;
 constexpr std::int64_t kChunk = DeltaNetShape::kChunkSize;
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 4;
 // The fewest tokens that a second prompt of a step is given: the end of a budget is no use to a long one.
@@ -25,8 +24,9 @@ std::int64_t floor_to(std::int64_t value, std::int64_t step) noexcept { return v
 
 }  // namespace
 
-Scheduler::Scheduler(BlockPool& pool, PrefixCache* cache, StatePool* states, std::int32_t max_num_sequences)
-    : pool_(pool), cache_(cache), states_(states), max_num_sequences_(max_num_sequences) {
+Scheduler::Scheduler(BlockPool& pool, PrefixCache* cache, StatePool* states, std::int32_t block_size,
+                     std::int32_t max_num_sequences)
+    : pool_(pool), cache_(cache), states_(states), block_size_(block_size), max_num_sequences_(max_num_sequences) {
   for (std::int32_t slot = max_num_sequences; slot-- > 0;) free_slots_.push_back(slot);
 }
 
@@ -84,7 +84,7 @@ void Scheduler::preempt(Sequence& sequence) {
 
 // Makes room for the next position; false when the sequence itself had to give way.
 bool Scheduler::grow(Sequence& sequence) {
-  while (sequence.num_computed >= static_cast<std::int64_t>(sequence.blocks.size()) * kBlock) {
+  while (sequence.num_computed >= static_cast<std::int64_t>(sequence.blocks.size()) * block_size_) {
     if (pool_.num_free() > 0) {
       pool_.allocate(1, sequence.blocks);
       continue;
@@ -120,7 +120,7 @@ void Scheduler::admit(std::int64_t budget) {
       ++next;
       continue;
     }
-    const std::int64_t num_total = (sequence.num_tokens() + kBlock - 1) / kBlock;
+    const std::int64_t num_total = (sequence.num_tokens() + block_size_ - 1) / block_size_;
     const std::int64_t num_needed = num_total - static_cast<std::int64_t>(reused_.size());
     const std::int64_t num_idle =
         std::count_if(reused_.begin(), reused_.end(), [this](std::int32_t block) { return !pool_.is_held(block); });
@@ -140,7 +140,7 @@ void Scheduler::start(Sequence& sequence, std::int64_t num_needed) {
   sequence.slot = free_slots_.back();
   free_slots_.pop_back();
   sequence.num_inserted = static_cast<std::int64_t>(reused_.size());
-  sequence.num_computed = sequence.num_inserted * kBlock;
+  sequence.num_computed = sequence.num_inserted * block_size_;
   if (cache_ != nullptr) {
     sequence.inserts = true;
     sequence.generation = cache_->generation();
@@ -178,7 +178,7 @@ void Scheduler::find_reusable(const Sequence& sequence) {
 std::size_t Scheduler::num_reusable_keys(const Sequence& sequence) const noexcept {
   std::int64_t num_tokens = sequence.num_tokens() - 1;
   if (states_ != nullptr) num_tokens = std::min(num_tokens, sequence.num_prompt_tokens);
-  return std::min(sequence.keys.size(), static_cast<std::size_t>(num_tokens / kBlock));
+  return std::min(sequence.keys.size(), static_cast<std::size_t>(num_tokens / block_size_));
 }
 
 bool Scheduler::should_wait(const Sequence& sequence) {
@@ -191,15 +191,15 @@ bool Scheduler::should_wait(const Sequence& sequence) {
     const std::size_t num_shared_keys = std::min(num_keys, other->keys.size());
     if (next >= num_shared_keys || other->keys[next] != sequence.keys[next]) continue;
     if (states_ == nullptr) {
-      if (other->num_computed < static_cast<std::int64_t>(next + 1) * kBlock) return true;
+      if (other->num_computed < static_cast<std::int64_t>(next + 1) * block_size_) return true;
       continue;
     }
     // Keys are chains: equal ones have everything before them in common.
     std::size_t num_common = next + 1;
     while (num_common < num_shared_keys && other->keys[num_common] == sequence.keys[num_common]) ++num_common;
     const std::int64_t boundary =
-        floor_to(std::min(static_cast<std::int64_t>(num_common) * kBlock, num_insertable(*other)), kChunk);
-    if (boundary <= static_cast<std::int64_t>(next) * kBlock || other->num_computed > boundary) continue;
+        floor_to(std::min(static_cast<std::int64_t>(num_common) * block_size_, num_insertable(*other)), kChunk);
+    if (boundary <= static_cast<std::int64_t>(next) * block_size_ || other->num_computed > boundary) continue;
     if (other->num_computed < boundary) {
       auto& wanted = other->wanted_snapshots;
       if (std::find(wanted.begin(), wanted.end(), boundary) == wanted.end()) wanted.push_back(boundary);
@@ -252,14 +252,15 @@ std::int64_t Scheduler::num_insertable(const Sequence& sequence) const noexcept 
 }
 
 void Scheduler::insert_full_blocks(Sequence& sequence) {
-  const std::int64_t num_full = std::min(sequence.num_computed, num_insertable(sequence)) / kBlock;
+  const std::int64_t num_full = std::min(sequence.num_computed, num_insertable(sequence)) / block_size_;
   if (sequence.num_inserted >= num_full || !inserts(sequence)) return;
   const std::string& salt = sequence.group->cache_salt;
-  extend_keys(salt, sequence.tokens, sequence.keys);
+  cache_->extend_keys(salt, sequence.tokens, sequence.keys);
+  const auto num_tokens = static_cast<std::size_t>(block_size_);
   while (sequence.num_inserted < num_full) {
     const auto index = static_cast<std::size_t>(sequence.num_inserted);
     std::int32_t& block = sequence.blocks[index];
-    const std::span<const std::int32_t> tokens{sequence.tokens.data() + index * kBlock, kBlock};
+    const std::span<const std::int32_t> tokens{sequence.tokens.data() + index * num_tokens, num_tokens};
     const std::int32_t parent = index == 0 ? -1 : sequence.blocks[index - 1];
     const std::int32_t kept = cache_->insert(salt, sequence.keys[index], parent, tokens, block);
     if (kept == PrefixCache::kCollision) {
@@ -302,7 +303,7 @@ bool Scheduler::is_snapshot_due(const Sequence& sequence) const noexcept {
 
 void Scheduler::take_snapshot(Sequence& sequence) {
   if (cache_ == nullptr || !inserts(sequence)) return;
-  const std::int64_t num_blocks = sequence.num_computed / kBlock;
+  const std::int64_t num_blocks = sequence.num_computed / block_size_;
   if (num_blocks == 0 || sequence.num_inserted < num_blocks) return;
   states_->save(sequence.blocks[static_cast<std::size_t>(num_blocks - 1)], sequence.slot);
   std::erase(sequence.wanted_snapshots, sequence.num_computed);
@@ -313,8 +314,8 @@ std::span<const Scheduler::Fork> Scheduler::fork(Sequence& leader) {
   PromptGroup& group = *leader.group;
   const std::vector<Sequence*> followers = std::exchange(group.followers, {});
   num_following_ -= static_cast<std::int64_t>(followers.size());
-  const auto num_full = static_cast<std::size_t>(leader.num_prompt_tokens / kBlock);
-  const bool has_partial = leader.num_prompt_tokens % kBlock != 0;
+  const auto num_full = static_cast<std::size_t>(leader.num_prompt_tokens / block_size_);
+  const bool has_partial = leader.num_prompt_tokens % block_size_ != 0;
   for (Sequence* follower : followers) {
     if (free_slots_.empty() || pool_.num_free() <= static_cast<std::int32_t>(running_.size())) {
       enqueue(*follower);

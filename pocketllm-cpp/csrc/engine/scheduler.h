@@ -51,7 +51,8 @@ struct SchedulerCounts {
 class Scheduler {
  public:
   // `cache` is null when prefixes are not shared, `states` for models without recurrent layers.
-  Scheduler(BlockPool& pool, PrefixCache* cache, StatePool* states, std::int32_t max_num_sequences);
+  Scheduler(BlockPool& pool, PrefixCache* cache, StatePool* states, std::int32_t block_size,
+            std::int32_t max_num_sequences);
 
   // Prompt tokens per step; 0: whole prompts.
   // 0: whole prompts; and beside decodes, as many as the budget.
@@ -115,6 +116,7 @@ class Scheduler {
   BlockPool& pool_;
   PrefixCache* cache_;
   StatePool* states_;
+  std::int64_t block_size_;
   std::int32_t max_num_sequences_;
   std::int64_t budget_ = 0;
   std::int64_t budget_beside_decodes_ = 0;

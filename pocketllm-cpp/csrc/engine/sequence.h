@@ -30,7 +30,6 @@ struct PromptGroup {
 // What sampling keeps of a sequence.
 struct SamplingState {
   OwnedMatcher matcher;
-  bool plain = true;      // logits are used as they are: no penalty, bias, minimum or mask
   bool penalized = false;
   std::vector<SeenToken> seen;  // of penalized sequences: prompt and answer, every id once
   std::unordered_map<std::int32_t, std::int32_t> index_of_seen;

@@ -18,7 +18,8 @@ constexpr std::int32_t kStateSlot = 0;
 }  // namespace
 
 Session::Session(Runtime& runtime) : runtime_(runtime) {
-  blocks_.resize(static_cast<std::size_t>((runtime.max_model_len() + KvShape::kBlockSize - 1) / KvShape::kBlockSize));
+  const std::int64_t block_size = runtime.kv().shape().block_size;
+  blocks_.resize(static_cast<std::size_t>((runtime.max_model_len() + block_size - 1) / block_size));
   std::iota(blocks_.begin(), blocks_.end(), 0);
   reset();
 }
@@ -27,18 +28,17 @@ void Session::reset() {
   tokens_.clear();
   has_last_logits_ = false;
   num_reused_tokens_ = 0;
-  if (runtime_.states() != nullptr) runtime_.states()->clear(kStateSlot);
+  if (runtime_.states() != nullptr) runtime_.states()->clear(runtime_.context(), kStateSlot);
 }
 
 std::span<const float> Session::prefill(std::span<const std::int32_t> tokens) {
   check(tokens, 0);
-  const auto vocab = static_cast<std::size_t>(runtime_.model().shape().vocab_size);
   std::int64_t num_common =
       std::mismatch(tokens_.begin(), tokens_.end(), tokens.begin(), tokens.end()).first - tokens_.begin();
   const auto num_tokens = static_cast<std::int64_t>(tokens.size());
   if (has_last_logits_ && num_common == num_tokens && num_common == position()) {
     num_reused_tokens_ = num_tokens;
-    return {logits_.as<float>(), vocab};
+    return host_logits(1);
   }
   num_common = std::min(num_common, num_tokens - 1);  // the last one is computed for its logits
   if (runtime_.states() != nullptr && num_common < position()) num_common = 0;
@@ -102,7 +102,7 @@ std::span<const float> Session::append(std::span<const std::int32_t> tokens, boo
   const auto vocab = static_cast<std::size_t>(runtime_.model().shape().vocab_size);
   const std::size_t num_wanted = all_logits ? tokens.size() : 1;
   has_last_logits_ = false;
-  logits_.reserve<float>(num_wanted * vocab);
+  logits_.reserve<float>(runtime_.context().device, num_wanted * vocab);
   while (!tokens.empty()) {
     // Recurrent layers compute prompts in chunks that begin at multiples of their size, and up to there one by one.
     const std::int64_t past = position() % kChunk;
@@ -123,7 +123,12 @@ std::span<const float> Session::append(std::span<const std::int32_t> tokens, boo
     tokens = tokens.subspan(length);
   }
   has_last_logits_ = num_wanted == 1;
-  return {logits_.as<float>(), num_wanted * vocab};
+  return host_logits(num_wanted);
+}
+
+std::span<const float> Session::host_logits(std::size_t num_rows) {
+  const auto vocab = static_cast<std::size_t>(runtime_.model().shape().vocab_size);
+  return read_back(runtime_.context(), logits_.as<float>(), num_rows * vocab, host_logits_);
 }
 
 void Session::forward(std::span<const std::int32_t> tokens, bool chunked, std::span<const std::int32_t> logit_rows) {

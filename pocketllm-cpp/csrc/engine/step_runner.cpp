@@ -1,6 +1,7 @@
 #include "engine/step_runner.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace pocket {
 namespace {
@@ -33,30 +34,21 @@ std::span<const SampleRow> StepRunner::execute(const StepPlan& plan) {
       for (std::int32_t row = first; row < first + num_wanted; ++row) logit_rows_.push_back(row);
     }
     if (rows.completes()) {
-      sampled_.push_back({&sequence, nullptr});
+      sampled_.push_back({&sequence, std::ssize(logit_rows_)});
       logit_rows_.push_back(last);  // never among the wanted: it predicts the answer
     }
   }
   const auto vocab = static_cast<std::size_t>(runtime_.model().shape().vocab_size);
-  float* logits = logits_.reserve<float>(logit_rows_.size() * vocab);
+  Context& context = runtime_.context();
+  float* logits = logits_.reserve<float>(context.device, logit_rows_.size() * vocab);
   Caches caches = runtime_.caches();
-  runtime_.model().forward(runtime_.context(), {tokens_, sequences_, logit_rows_}, caches, logits);
+  runtime_.model().forward(context, {tokens_, sequences_, logit_rows_}, caches, logits);
   if (has_prompt_logprobs) add_prompt_logprobs(plan);
-  // The sampled rows' logits follow their own sequence's prompt rows.
-  std::size_t logit_row = 0;
-  std::size_t next = 0;
-  for (const PlannedRows& rows : plan.rows) {
-    if (rows.chunked && rows.sequence->wants_prompt_logprobs()) {
-      logit_row += static_cast<std::size_t>(num_prompt_targets(rows));
-    }
-    if (rows.completes()) sampled_[next++].logits = logits + logit_row++ * vocab;
-  }
   return sampled_;
 }
 
 void StepRunner::add_prompt_logprobs(const StepPlan& plan) {
-  const auto vocab = static_cast<std::size_t>(runtime_.model().shape().vocab_size);
-  const float* logits = logits_.as<float>();
+  std::int64_t logit_row = 0;
   for (const PlannedRows& rows : plan.rows) {
     Sequence& sequence = *rows.sequence;
     if (rows.chunked && sequence.wants_prompt_logprobs()) {
@@ -64,13 +56,13 @@ void StepRunner::add_prompt_logprobs(const StepPlan& plan) {
       const std::int64_t num_rows = num_prompt_targets(rows);
       for (std::int64_t row = 0; row < num_rows; ++row) {
         const std::int64_t position = rows.start + row + 1;
-        logprob_rows_.push_back({logits, sequence.tokens[static_cast<std::size_t>(position)],
-                                 sequence.group->sampling.num_top_logprobs, static_cast<std::int32_t>(position)});
-        logits += vocab;
+        logprob_rows_.push_back({{logit_row++, sequence.tokens[static_cast<std::size_t>(position)],
+                                  sequence.group->sampling.num_top_logprobs},
+                                 static_cast<std::int32_t>(position)});
       }
-      append_logprobs(runtime_.context(), logprob_rows_, vocab_size_, sequence.prompt_logprobs);
+      append_logprobs(runtime_.context(), logits(), logprob_rows_, sequence.prompt_logprobs);
     }
-    if (rows.completes()) logits += vocab;
+    if (rows.completes()) ++logit_row;
   }
 }
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "core/buffer.h"
+#include "core/device.h"
 #include "engine/logprobs.h"
 #include "engine/runtime.h"
 #include "engine/sampler.h"
@@ -20,8 +20,12 @@ class StepRunner {
   StepRunner(Runtime& runtime, std::int64_t vocab_size) : runtime_(runtime), vocab_size_(vocab_size) {}
 
   // Computes every position of the plan and adds the prompt log probabilities that its sequences want. Returns the
-  // sequences whose next token can be sampled, in the plan's order, with their logits; valid until the next call.
+  // sequences whose next token can be sampled, in the plan's order, with their rows of logits(); valid until the next
+  // call.
   std::span<const SampleRow> execute(const StepPlan& plan);
+  LogitRows logits() const noexcept {
+    return {logits_.as<float>(), runtime_.model().shape().vocab_size, vocab_size_};
+  }
 
  private:
   void add_prompt_logprobs(const StepPlan& plan);
@@ -32,8 +36,8 @@ class StepRunner {
   std::vector<SequenceRows> sequences_;
   std::vector<std::int32_t> logit_rows_;
   std::vector<SampleRow> sampled_;
-  std::vector<LogprobRow> logprob_rows_;
-  Buffer logits_;
+  std::vector<WantedLogprob> logprob_rows_;
+  DeviceBuffer logits_;
 };
 
 }  // namespace pocket

@@ -6,9 +6,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 
+#include "core/device.h"
 #include "kernels/context.h"
 #include "kernels/sequence_rows.h"
 
@@ -25,37 +25,44 @@ struct KvShape {
   std::int32_t num_kv_heads = 0;
   std::int32_t head_dim = 0;
   std::int32_t num_blocks = 0;
+  std::int32_t block_size = 0;  // positions per block: the device's, kv_block_size(context)
   KvType type = KvType::kF16;
-
-  static constexpr std::int32_t kBlockSize = 16;  // positions per block: one vector of scores
 };
 
+// The positions of a block that the device's attention reads.
+std::int32_t kv_block_size(const Context& context) noexcept;
+// What one block takes in all layers together. Throws Error(kConfiguration) for a shape that the device cannot have.
+std::size_t kv_block_bytes(const Context& context, const KvShape& shape);
+
+// Blocks of device memory, one after another, zero at first. What lies where in a block is the device's.
 class KvCache {
  public:
-  explicit KvCache(const KvShape& shape);  // contents zero
-  ~KvCache();
-  KvCache(KvCache&&) noexcept;
-  KvCache& operator=(KvCache&&) noexcept;
+  KvCache(Context& context, const KvShape& shape);
 
-  const KvShape& shape() const noexcept;
-  std::size_t num_bytes() const noexcept;
-  // What one block takes in all layers together.
-  static std::size_t block_bytes(const KvShape& shape) noexcept;
+  const KvShape& shape() const noexcept { return shape_; }
+  const Device& device() const noexcept { return *data_.device(); }
+  std::size_t block_bytes() const noexcept { return block_bytes_; }
+  std::size_t num_bytes() const noexcept { return data_.size(); }
+  std::byte* data() noexcept { return data_.data(); }
+  const std::byte* data() const noexcept { return data_.data(); }
+
   // Copies every layer's content of one block: for sequences that part inside a block.
-  void copy_block(std::int32_t from, std::int32_t to) noexcept;
-
-  struct State;
-  State& state() noexcept { return *state_; }
-  const State& state() const noexcept { return *state_; }
+  void copy_block(Context& context, std::int32_t from, std::int32_t to);
 
  private:
-  std::unique_ptr<State> state_;
+  KvShape shape_;
+  std::size_t block_bytes_;
+  DeviceBuffer data_;
 };
 
 // Writes keys and values of all rows of `sequences` at their positions. k, v: [num_rows, num_kv_heads * head_dim], rows
 // `stride` floats apart; keys are rotated already.
-void store_kv(Context& context, KvCache& cache, std::int32_t layer, std::span<const SequenceRows> sequences,
-              const float* k, const float* v, std::int64_t stride);
+void store_kv(Context& context, KvCache& cache, std::int32_t layer, const SequenceTable& sequences, const float* k,
+              const float* v, std::int64_t stride);
+
+// The key and the value that attention sees at `position` of a block, to host memory: [num_kv_heads * head_dim] each.
+void load_kv(Context& context, const KvCache& cache, std::int32_t layer, std::int32_t block, std::int32_t position,
+             std::span<float> k, std::span<float> v);
 
 struct AttentionShape {
   std::int32_t num_heads = 0;  // query head h reads key-value head h / (num_heads / num_kv_heads)
@@ -65,12 +72,6 @@ struct AttentionShape {
 
 // out [num_rows, num_heads * head_dim] = attention of q over each sequence's cached positions up to the row's own.
 void attend(Context& context, const KvCache& cache, std::int32_t layer, const AttentionShape& shape,
-            std::span<const SequenceRows> sequences, const float* q, std::int64_t q_stride, float* out,
-            std::int64_t out_stride);
-
-// The slow reference of `attend`, in double precision, over the same cache content.
-void attend_reference(const KvCache& cache, std::int32_t layer, const AttentionShape& shape,
-                      std::span<const SequenceRows> sequences, const float* q, std::int64_t q_stride, float* out,
-                      std::int64_t out_stride);
+            const SequenceTable& sequences, const float* q, std::int64_t q_stride, float* out, std::int64_t out_stride);
 
 }  // namespace pocket

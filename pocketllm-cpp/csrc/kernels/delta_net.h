@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/buffer.h"
+#include "core/device.h"
 #include "kernels/context.h"
 #include "kernels/sequence_rows.h"
 
@@ -35,25 +35,30 @@ struct DeltaNetShape {
 };
 
 // The states of several sequences: per slot and layer S [num_value_heads, key_dim, value_dim] and the last
-// kernel_size - 1 rows that entered the convolution, all float.
+// kernel_size - 1 rows that entered the convolution, all float. How they lie in a slot is the device's.
 class DeltaNetStates {
  public:
-  DeltaNetStates(const DeltaNetShape& shape, std::int32_t num_slots);
+  // Throws Error(kConfiguration) for impossible sizes.
+  DeltaNetStates(Context& context, const DeltaNetShape& shape, std::int32_t num_slots);
 
   const DeltaNetShape& shape() const noexcept { return shape_; }
-  static std::size_t slot_bytes(const DeltaNetShape& shape) noexcept;
-  // All layers of one slot, contiguous: what a snapshot copies.
-  std::span<std::byte> slot(std::int32_t index) noexcept;
-  void clear(std::int32_t index) noexcept;
+  const Device& device() const noexcept { return *data_.device(); }
+  std::size_t slot_bytes() const noexcept { return slot_bytes_; }
+  // All layers of one slot, contiguous in device memory: what a snapshot copies.
+  std::byte* slot(std::int32_t index) noexcept { return data_.data() + static_cast<std::size_t>(index) * slot_bytes_; }
 
-  float* recurrent(std::int32_t slot, std::int32_t layer) noexcept;
-  float* conv_tail(std::int32_t slot, std::int32_t layer) noexcept;  // [kernel_size - 1, conv_channels], oldest first
+  // The slot's sequence starts at position 0.
+  void clear(Context& context, std::int32_t slot);
 
  private:
   DeltaNetShape shape_;
-  Buffer data_;
+  std::size_t slot_bytes_;
+  DeviceBuffer data_;
 };
 
+std::size_t delta_net_slot_bytes(const Context& context, const DeltaNetShape& shape);
+
+// Device memory, but for eps.
 struct DeltaNetWeights {
   const float* conv = nullptr;     // [conv_channels, kernel_size], last tap on the current row
   const float* decay = nullptr;    // [num_value_heads]: -exp(A_log)
@@ -73,12 +78,6 @@ struct DeltaNetInputs {
 // out [rows, num_value_heads * value_dim] (stride out_stride): silu(conv(mixed)), the delta rule, then
 // rmsnorm(o) * norm * silu(z). Moves the states of the sequences' slots past their rows.
 void delta_net(Context& context, DeltaNetStates& states, std::int32_t layer, const DeltaNetWeights& weights,
-               std::span<const SequenceRows> sequences, const DeltaNetInputs& inputs, float* out,
-               std::int64_t out_stride);
-
-// The same, row by row in double precision whatever `chunked` says.
-void delta_net_reference(DeltaNetStates& states, std::int32_t layer, const DeltaNetWeights& weights,
-                         std::span<const SequenceRows> sequences, const DeltaNetInputs& inputs, float* out,
-                         std::int64_t out_stride);
+               const SequenceTable& sequences, const DeltaNetInputs& inputs, float* out, std::int64_t out_stride);
 
 }  // namespace pocket

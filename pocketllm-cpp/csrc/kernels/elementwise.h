@@ -1,11 +1,9 @@
-// Row-wise operations between the products. Each row is computed on its own, in one order.
+// Row-wise operations between the products, on device memory. Each row is computed on its own, in one order.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
-#include "core/buffer.h"
 #include "kernels/context.h"
 #include "kernels/sequence_rows.h"
 
@@ -28,24 +26,18 @@ enum class RotaryStyle {
   kInterleaved,  // pairs (2i, 2i + 1): GGUF's layout of the llama family
 };
 
-// Cosines and sines of position * frequency, times `attention_factor`.
-class RotaryTable {
- public:
-  // inverse_frequencies: [rotary_dim / 2]. Angles are computed in double precision.
-  RotaryTable(std::span<const double> inverse_frequencies, std::int64_t max_positions, double attention_factor = 1.0);
-
-  std::int64_t rotary_dim() const noexcept { return rotary_dim_; }
-  // [rotary_dim / 2] each.
-  const float* cosines(std::int64_t position) const noexcept { return data_.as<float>() + position * rotary_dim_; }
-  const float* sines(std::int64_t position) const noexcept { return cosines(position) + rotary_dim_ / 2; }
-
- private:
-  std::int64_t rotary_dim_ = 0;
-  Buffer data_;
+// Cosines and sines of position * frequency, times a factor: per position [rotary_dim / 2] cosines and as many sines.
+struct RotaryTable {
+  const float* data = nullptr;
+  std::int64_t rotary_dim = 0;
 };
 
-// Rotates the first table.rotary_dim() elements of each of `num_heads` heads of `head_dim` in every row, in place.
-void rotate(Context& context, const RotaryTable& table, RotaryStyle style, std::span<const SequenceRows> sequences,
+// Fills data [num_positions, 2 * inverse_frequencies.size()] of such a table. Angles are computed in double precision.
+void fill_rotary_table(Context& context, std::span<const double> inverse_frequencies, double factor,
+                       std::int64_t num_positions, float* data);
+
+// Rotates the first rotary_dim elements of each of `num_heads` heads of `head_dim` in every row, in place.
+void rotate(Context& context, const RotaryTable& table, RotaryStyle style, const SequenceTable& sequences,
             std::int32_t num_heads, std::int32_t head_dim, float* x, std::int64_t stride);
 
 enum class Gate { kSilu, kGeluTanh, kSigmoid };
@@ -57,5 +49,9 @@ void gated(Context& context, Gate gate_kind, std::int64_t num_rows, std::int64_t
 void scale_rows(Context& context, std::int64_t num_elements, float factor, float* x);
 // y += x
 void add_rows(Context& context, std::int64_t num_elements, const float* x, float* y);
+
+// Moves rows[i] of x to row i, for `num_kept` ascending rows in device memory; `width` floats each, `stride` apart.
+void keep_rows(Context& context, const std::int32_t* rows, std::int64_t num_kept, std::int64_t width,
+               std::int64_t stride, float* x);
 
 }  // namespace pocket

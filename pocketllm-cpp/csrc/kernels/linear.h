@@ -19,7 +19,7 @@ enum class Activation {
   kFloat32,  // exact: weights are dequantised in registers
 };
 
-// Rows of one stored tensor that become rows of a Matrix.
+// Rows of one stored tensor that become rows of a Matrix; all in host memory.
 struct MatrixPart {
   DType dtype = DType::kF32;
   const std::byte* data = nullptr;  // row-major, each row `row_bytes(dtype, num_columns)` long
@@ -33,9 +33,9 @@ struct MatrixPart {
 };
 
 // A weight matrix [num_rows, num_columns], packed for the device's product. Immutable; any thread may read it.
-class Matrix {
+class Matrix : public DeviceObject {
  public:
-  virtual ~Matrix() = default;
+  using DeviceObject::DeviceObject;
   virtual std::int64_t num_rows() const noexcept = 0;
   virtual std::int64_t num_columns() const noexcept = 0;
   virtual std::size_t num_bytes() const noexcept = 0;
@@ -49,20 +49,15 @@ std::unique_ptr<const Matrix> pack_matrix(Context& context, std::span<const Matr
 // Activation rows in the form that matrices of any format read; made once and used by several products.
 class ActivationRows {
  public:
-  ActivationRows();
-  ~ActivationRows();
-  ActivationRows(ActivationRows&&) noexcept;
-  ActivationRows& operator=(ActivationRows&&) noexcept;
-
   // Takes x [num_rows, num_columns], rows `stride` floats apart. x must live and stay unchanged while this is used.
   void assign(Context& context, const float* x, std::int64_t num_rows, std::int64_t num_columns, std::int64_t stride,
               Activation activation);
 
-  struct State;
-  const State& state() const noexcept { return *state_; }
+  // As the device keeps them; made by the first assign.
+  const DeviceObject& on_device() const noexcept { return *on_device_; }
 
  private:
-  std::unique_ptr<State> state_;
+  std::unique_ptr<DeviceObject> on_device_;
 };
 
 enum class Store { kAssign, kAdd };
@@ -72,20 +67,9 @@ enum class Store { kAssign, kAdd };
 void multiply(Context& context, const Matrix& matrix, const ActivationRows& x, const float* bias, float* y,
               std::int64_t stride, Store store);
 
-// The slow reference of `multiply`: dequantises each weight row by its format's definition (`dequantize_row`) and sums
-// in double precision.
-void multiply_reference(std::span<const MatrixPart> parts, std::int64_t num_columns, const float* x,
-                        std::int64_t num_rows, float* y);
-
-// `num_elements` elements of a stored row as floats; the definition of each format. F8_E4M3 gives the bare codes.
-void dequantize_row(DType dtype, const std::byte* data, std::int64_t num_elements, float* out);
-
-// out [ids.size(), num_columns]: rows `ids` of a stored table, dequantised (an embedding look-up).
+// out [num_ids, num_columns]: rows `ids` of a stored table, dequantised (an embedding look-up). Table and ids are in
+// device memory.
 void gather_rows(Context& context, DType dtype, const std::byte* table, std::int64_t num_columns,
-                 std::span<const std::int32_t> ids, float* out);
-
-// What the kernels of this process run on: "scalar", "avx2", "avx512" or "neon". Throws Error(kConfiguration) when
-// POCKET_INSTRUCTION_SET names a set that is not there.
-const char* instruction_set();
+                 const std::int32_t* ids, std::int64_t num_ids, float* out);
 
 }  // namespace pocket

@@ -1,7 +1,7 @@
-// Passes over one row of vocabulary logits, as sampling needs them.
+// From rows of vocabulary logits to tokens and log probabilities.
 //
-// Contract: a result depends on the row alone and is reduced in one order. Any thread may call these; only those that
-// fill a vector allocate. NaN logits are never chosen and count as impossible (-inf) in sums.
+// Contract: a row's result depends on that row and its settings alone, and is reduced in one order. NaN logits are
+// never chosen and count as impossible (-inf) in sums. Logits are left as they are.
 #pragma once
 
 #include <cstdint>
@@ -9,39 +9,18 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/context.h"
+
 namespace pocket {
 
-struct TokenLogit {
-  std::int32_t id = 0;
-  float logit = 0.0f;
+// Raw logits in device memory, rows `stride` floats apart. Ids from vocab_size on are padding, and are never generated.
+struct LogitRows {
+  const float* data = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t vocab_size = 0;
+
+  const float* row(std::int64_t index) const noexcept { return data + index * stride; }
 };
-
-// The id of the largest logit, the lowest of equals; 0 when every logit is NaN or -inf.
-std::int32_t argmax(std::span<const float> logits) noexcept;
-
-// ln(sum(exp(scale * logit))), scale > 0, within about 1e-6: sums of 1024 in float, their sum in double precision. -inf
-// when every logit is -inf, +inf when one is +inf. log_sum_exp(row) of raw logits gives log probabilities: logit - it.
-double log_sum_exp(std::span<const float> logits, float scale = 1.0f) noexcept;
-
-// out[i] = ln(probability of ids[i]), given the row's log_sum_exp.
-void log_probabilities(std::span<const float> logits, double log_sum, std::span<const std::int32_t> ids,
-                       std::span<float> out) noexcept;
-
-// The `count` largest (all, when there are fewer that are not NaN), largest first, lower id first among equals.
-void top_logits(std::span<const float> logits, std::int64_t count, std::vector<TokenLogit>& out);
-
-// Every id whose logit is at least `threshold`, by ascending id: the candidates of top-k, top-p and min-p without
-// sorting the vocabulary. Never includes NaN. Stops when `max_count` (0: no limit) have been found and there is one
-// more: returns false then, with the first max_count in `out`.
-bool collect_at_least(std::span<const float> logits, float threshold, std::int64_t max_count,
-                      std::vector<TokenLogit>& out);
-
-// Draws from softmax(scale * logits): the first id whose cumulative probability exceeds `uniform`, in [0, 1); cumulated
-// by ascending id in double precision. Never an id of probability 0; argmax when the sum is not a positive number.
-std::int32_t draw(std::span<const float> logits, float scale, double uniform) noexcept;
-
-// Sets to -inf every logit whose bit is 0 (bit i of word w is id 32 w + i) and every id past the last word.
-void mask_disallowed(std::span<const std::uint32_t> words, std::span<float> logits) noexcept;
 
 struct Penalties {
   float repetition = 1.0f;  // positive logits are divided, others multiplied, once per seen token
@@ -54,13 +33,58 @@ struct SeenToken {
   std::int32_t num_generated = 0;  // occurrences in the answer; 0: only the prompt has it
 };
 
-// In place; `seen` has every id once. First repetition, then frequency, then presence.
-void penalize(const Penalties& penalties, std::span<const SeenToken> seen, std::span<float> logits) noexcept;
+// One token to draw. Spans are host memory, and are read during the call alone. Ids outside the vocabulary are passed
+// over.
+//
+// Adjustments first, in this order: repetition, frequency and presence penalty; bias; forbidden ids; the mask. A greedy
+// row then takes the largest logit (the lowest id of equals). Otherwise the logits are divided by the temperature, and
+// what is kept shrinks by top_k, then top_p (of the probability that top_k left, the token that crosses it included),
+// then min_p (relative to the most probable token); `uniform` picks among the rest: by ascending id, or from the most
+// probable on when top_k or top_p is in use.
+struct SamplingRow {
+  std::int64_t row = 0;  // of the logits; several may have one
+  Penalties penalties;
+  std::span<const SeenToken> seen;  // for the penalties; every id once
+  std::span<const std::pair<std::int32_t, float>> bias;  // added, in order
+  std::span<const std::int32_t> forbidden;
+  // Bit i of word w is 1 when id 32 w + i may come; ids past the last word may not. Empty: no mask.
+  std::span<const std::uint32_t> allowed;
+  float temperature = 0.0f;  // at most kGreedyTemperature: greedy
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  std::int32_t top_k = 0;  // 0: no limit
+  double uniform = 0.0;    // in [0, 1)
 
-// logits[id] += bias, in order. Ids outside the row are passed over.
-void add_bias(std::span<const std::pair<std::int32_t, float>> bias, std::span<float> logits) noexcept;
+  static constexpr float kGreedyTemperature = 1e-5f;
+  bool is_greedy() const noexcept { return temperature <= kGreedyTemperature; }
+  bool is_adjusted() const noexcept {
+    return !seen.empty() || !bias.empty() || !forbidden.empty() || !allowed.empty();
+  }
+};
 
-// Sets logits[id] = -inf. Ids outside the row are passed over.
-void forbid(std::span<const std::int32_t> ids, std::span<float> logits) noexcept;
+// tokens[i], in host memory, for rows[i]. Some id of the vocabulary when a row has no number that is finite.
+void sample(Context& context, const LogitRows& logits, std::span<const SamplingRow> rows,
+            std::span<std::int32_t> tokens);
+
+// The `count` largest logits of a row (all, when there are fewer that are not NaN), largest first, lower id first among
+// equals.
+std::vector<std::pair<std::int32_t, float>> top_logits(Context& context, const LogitRows& logits, std::int64_t row,
+                                                       std::int64_t count);
+
+// One token whose log probability is wanted, and how many of the most probable ones beside it.
+struct LogprobRow {
+  std::int64_t row = 0;  // of the logits
+  std::int32_t token = 0;
+  std::int32_t num_top = 0;
+};
+
+struct TokenLogprob {
+  float logprob = 0.0f;
+  std::vector<std::pair<std::int32_t, float>> top;  // best first, equal ones by lower id; NaN left out
+};
+
+// results[i], in host memory, for rows[i]: of the raw logits, over the whole vocabulary.
+void log_probabilities(Context& context, const LogitRows& logits, std::span<const LogprobRow> rows,
+                       std::span<TokenLogprob> results);
 
 }  // namespace pocket

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
+
+#include "kernels/context.h"
 
 namespace pocket {
 
@@ -16,6 +19,24 @@ struct SequenceRows {
   std::int32_t state_slot = -1;  // where the recurrent state is, for models that have one
   // The rows are part of a prompt and are computed in chunks (kernels/delta_net.h); otherwise one by one.
   bool chunked = false;
+};
+
+// The sequences of a step, with what a device keeps of them in its own memory. Made once per step, read by every layer.
+class SequenceTable {
+ public:
+  SequenceTable() = default;
+  SequenceTable(Context& context, std::span<const SequenceRows> rows) { assign(context, rows); }
+
+  // Takes `rows`, which must live and stay unchanged while this is used, and so must their blocks.
+  void assign(Context& context, std::span<const SequenceRows> rows);
+
+  std::span<const SequenceRows> rows() const noexcept { return rows_; }
+  // What the device keeps; nullptr for devices that read `rows()`.
+  const DeviceObject* on_device() const noexcept { return on_device_.get(); }
+
+ private:
+  std::span<const SequenceRows> rows_;
+  std::unique_ptr<DeviceObject> on_device_;
 };
 
 }  // namespace pocket

@@ -57,7 +57,7 @@ void AttentionBlock::mix(LayerCall& call, const ActivationRows& x) {
   const std::int64_t key_size = std::int64_t{num_kv_heads_} * head_dim_;
   // With a gate, the attended rows stand behind it in the same array: gated() wants both in rows of one stride.
   const std::int64_t stride = qkv_->num_rows() + (output_gate_ ? query_size : 0);
-  float* q = call.work.projected.reserve<float>(static_cast<std::size_t>(call.num_rows * stride));
+  float* q = call.room(call.work.projected, call.num_rows * stride);
   float* k = q + query_size;
   multiply(call.context, *qkv_, x, qkv_bias_.as<float>(), q, stride, Store::kAssign);
   if (query_norm_.size != 0) {
@@ -70,14 +70,14 @@ void AttentionBlock::mix(LayerCall& call, const ActivationRows& x) {
   store_kv(call.context, call.caches.kv, cache_layer_, call.sequences, k, k + key_size, stride);
   if (call.num_kept == 0) return;
   call.keep_rows(q, qkv_->num_rows(), stride);
-  float* mixed = call.work.mixed.reserve<float>(static_cast<std::size_t>(call.num_kept * query_size));
+  float* mixed = call.room(call.work.mixed, call.num_kept * query_size);
   if (output_gate_) {
     float* gate = q + query_size + 2 * key_size;
     float* attended = gate + query_size;
-    attend(call.context, call.caches.kv, cache_layer_, attention_, call.kept_sequences, q, stride, attended, stride);
+    attend(call.context, call.caches.kv, cache_layer_, attention_, *call.kept_sequences, q, stride, attended, stride);
     gated(call.context, Gate::kSigmoid, call.num_kept, query_size, gate, attended, stride, mixed, query_size);
   } else {
-    attend(call.context, call.caches.kv, cache_layer_, attention_, call.kept_sequences, q, stride, mixed, query_size);
+    attend(call.context, call.caches.kv, cache_layer_, attention_, *call.kept_sequences, q, stride, mixed, query_size);
   }
 }
 

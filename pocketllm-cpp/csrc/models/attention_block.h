@@ -42,7 +42,7 @@ class AttentionBlock : public Mixer {
   AttentionShape attention_;
   std::unique_ptr<const Matrix> qkv_;  // rows q, k, v and, with an output gate, the gate
   std::unique_ptr<const Matrix> output_;
-  Buffer qkv_bias_, output_bias_;
+  DeviceBuffer qkv_bias_, output_bias_;
   Norm query_norm_, key_norm_;
 };
 

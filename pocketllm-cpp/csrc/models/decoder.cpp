@@ -42,7 +42,8 @@ Decoder::Decoder(const LoadRequest& request, WeightReader& weights, float embedd
     : activation_(request.options.activation),
       shape_(shape_of(request)),
       angles_(std::move(angles)),
-      embedding_(weights.table("model.embed_tokens.weight", request.config.vocab_size, request.config.hidden_size),
+      embedding_(request.context,
+                 weights.table("model.embed_tokens.weight", request.config.vocab_size, request.config.hidden_size),
                  embedding_scale) {
   const ModelConfig& config = request.config;
   const double num_parts = static_cast<double>(config.num_layers + 1);
@@ -63,50 +64,53 @@ Decoder::Decoder(const LoadRequest& request, WeightReader& weights, float embedd
 
 void Decoder::forward(Context& context, const Step& step, Caches& caches, float* logits) {
   if (step.tokens.empty()) return;
-  check(step);
+  check(step, caches.kv.shape().block_size);
   std::int64_t num_positions = 0;
   for (const SequenceRows& rows : step.sequences) {
     num_positions = std::max(num_positions, rows.position + rows.num_rows);
   }
-  for (const std::unique_ptr<RotaryAngles>& angles : angles_) angles->cover(num_positions);
+  for (const std::unique_ptr<RotaryAngles>& angles : angles_) angles->cover(context, num_positions);
 
   const std::int64_t num_rows = static_cast<std::int64_t>(step.tokens.size());
   const std::int64_t num_wanted = static_cast<std::int64_t>(step.logit_rows.size());
   const std::int64_t size = shape_.hidden_size;
-  float* x = work_.residual.reserve<float>(static_cast<std::size_t>(num_rows * size));
+  float* x = work_.residual.reserve<float>(context.device, static_cast<std::size_t>(num_rows * size));
   embedding_.look_up(context, step.tokens, x);
+  sequences_.assign(context, step.sequences);
   LayerCall call{.context = context,
                  .caches = caches,
                  .work = work_,
                  .activation = activation_,
-                 .sequences = step.sequences,
+                 .sequences = sequences_,
                  .num_rows = num_rows,
-                 .kept = {},
-                 .kept_sequences = step.sequences,
+                 .kept_sequences = &sequences_,
                  .num_kept = num_rows};
   for (std::size_t index = 0; index < layers_.size(); ++index) {
     if (index + 1 == layers_.size() && num_wanted != num_rows) {
       // No later layer reads the other rows' results: the last one only takes them into the caches.
       plan_kept_sequences(step);
-      call.kept = step.logit_rows;
-      call.kept_sequences = kept_sequences_;
+      kept_table_.assign(context, kept_sequences_);
+      std::int32_t* kept = kept_rows_.reserve<std::int32_t>(context.device, step.logit_rows.size());
+      copy_from_host(context, step.logit_rows, kept);
+      call.kept = kept;
+      call.kept_sequences = &kept_table_;
       call.num_kept = num_wanted;
     }
     layers_[index]->run(call, x);
   }
   if (num_wanted == 0) return;
-  float* normed = work_.normed.reserve<float>(static_cast<std::size_t>(num_wanted * size));
+  float* normed = work_.normed.reserve<float>(context.device, static_cast<std::size_t>(num_wanted * size));
   final_norm_.apply(context, num_wanted, x, normed);
   work_.normed_rows.assign(context, normed, num_wanted, size, size, activation_);
   multiply(context, *head_, work_.normed_rows, nullptr, logits, shape_.vocab_size, Store::kAssign);
 }
 
-void Decoder::check(const Step& step) const {
+void Decoder::check(const Step& step, std::int64_t block_size) const {
   const std::int64_t num_rows = static_cast<std::int64_t>(step.tokens.size());
   std::int64_t next_row = 0;
   for (const SequenceRows& rows : step.sequences) {
     if (rows.first_row != next_row || rows.num_rows < 1 || rows.position < 0) fail_step("its sequences leave gaps");
-    if (static_cast<std::int64_t>(rows.blocks.size()) * KvShape::kBlockSize < rows.position + rows.num_rows) {
+    if (static_cast<std::int64_t>(rows.blocks.size()) * block_size < rows.position + rows.num_rows) {
       fail_step("a sequence has fewer cache blocks than positions");
     }
     next_row += rows.num_rows;

@@ -40,7 +40,7 @@ class Decoder : public Model {
   void forward(Context& context, const Step& step, Caches& caches, float* logits) override;
 
  private:
-  void check(const Step& step) const;
+  void check(const Step& step, std::int64_t block_size) const;
   // The logit rows as sequences of their own, whose first rows count logit rows.
   void plan_kept_sequences(const Step& step);
 
@@ -52,7 +52,11 @@ class Decoder : public Model {
   Norm final_norm_;
   std::unique_ptr<const Matrix> head_;
   Workspace work_;
+
+  // Of a step: its sequences and the kept ones as the device has them, and the kept rows.
+  SequenceTable sequences_, kept_table_;
   std::vector<SequenceRows> kept_sequences_;
+  DeviceBuffer kept_rows_;
 };
 
 }  // namespace pocket

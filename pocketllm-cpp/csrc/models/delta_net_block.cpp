@@ -21,13 +21,9 @@ DeltaNetBlock::DeltaNetBlock(WeightReader& weights, const ModelConfig& config, c
                           config.hidden_size);
   output_ = weights.matrix({{.name = prefix + "out_proj.weight", .num_rows = config.hidden_size}}, value_size_);
   conv_ = weights.table_of_floats(prefix + "conv1d.weight", conv_channels_, shape.kernel_size);
-  decay_ = weights.vector(prefix + "A_log", num_value_heads_);
-  if (weights.format() != FileFormat::kGguf) {
-    // GGUF stores -exp(A_log) itself.
-    for (std::int64_t head = 0; head < num_value_heads_; ++head) {
-      decay_.as<float>()[head] = -std::exp(decay_.as<float>()[head]);
-    }
-  }
+  // GGUF stores -exp(A_log) itself.
+  const bool is_decay = weights.format() == FileFormat::kGguf;
+  decay_ = weights.vector(prefix + "A_log", num_value_heads_, [=](float a) { return is_decay ? a : -std::exp(a); });
   dt_bias_ = weights.vector(prefix + "dt_bias", num_value_heads_);
   norm_ = weights.vector(prefix + "norm.weight", shape.value_dim);  // not zero-centred, in either format
 }
@@ -37,9 +33,9 @@ void DeltaNetBlock::mix(LayerCall& call, const ActivationRows& x) {
     throw Error(ErrorKind::kEngine, "This model has recurrent layers, and the step came without their states.");
   }
   const std::int64_t stride = input_->num_rows();
-  float* projected = call.work.projected.reserve<float>(static_cast<std::size_t>(call.num_rows * stride));
+  float* projected = call.room(call.work.projected, call.num_rows * stride);
   multiply(call.context, *input_, x, nullptr, projected, stride, Store::kAssign);
-  float* mixed = call.work.mixed.reserve<float>(static_cast<std::size_t>(call.num_rows * value_size_));
+  float* mixed = call.room(call.work.mixed, call.num_rows * value_size_);
   const float* z = projected + conv_channels_;
   const float* beta = z + value_size_;
   delta_net(call.context, *call.caches.states, state_layer_,

@@ -27,7 +27,7 @@ class DeltaNetBlock : public Mixer {
   float eps_;
   std::unique_ptr<const Matrix> input_;  // rows: q, k, v; z; beta; alpha
   std::unique_ptr<const Matrix> output_;
-  Buffer conv_, decay_, dt_bias_, norm_;
+  DeviceBuffer conv_, decay_, dt_bias_, norm_;
 };
 
 }  // namespace pocket

@@ -8,7 +8,7 @@
 
 namespace pocket {
 
-void Embedding::look_up(Context& context, std::span<const std::int32_t> tokens, float* out) const {
+void Embedding::look_up(Context& context, std::span<const std::int32_t> tokens, float* out) {
   const std::int64_t vocab_size = table_.shape[0];
   const std::int64_t hidden_size = table_.shape[1];
   for (const std::int32_t token : tokens) {
@@ -18,8 +18,11 @@ void Embedding::look_up(Context& context, std::span<const std::int32_t> tokens, 
                     std::to_string(vocab_size) + ". Encode the prompt with this checkpoint's tokenizer.",
                 "prompt");
   }
-  gather_rows(context, table_.dtype, table_.data.data(), hidden_size, tokens, out);
-  if (scale_ != 1.0f) scale_rows(context, static_cast<std::int64_t>(tokens.size()) * hidden_size, scale_, out);
+  const auto num_tokens = static_cast<std::int64_t>(tokens.size());
+  std::int32_t* ids = ids_.reserve<std::int32_t>(context.device, tokens.size());
+  copy_from_host(context, tokens, ids);
+  gather_rows(context, table_.dtype, rows_.data(), hidden_size, ids, num_tokens, out);
+  if (scale_ != 1.0f) scale_rows(context, num_tokens * hidden_size, scale_, out);
 }
 
 }  // namespace pocket

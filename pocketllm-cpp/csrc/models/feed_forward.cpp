@@ -20,8 +20,8 @@ DenseFeedForward::DenseFeedForward(WeightReader& weights, const ModelConfig& con
 void DenseFeedForward::run(LayerCall& call, std::int64_t num_rows, const float*, const ActivationRows& rows, float* y,
                            Store store) {
   const std::int64_t inner = down_->num_columns();
-  float* gate = call.work.gate_up.reserve<float>(static_cast<std::size_t>(num_rows * 2 * inner));
-  float* activated = call.work.activated.reserve<float>(static_cast<std::size_t>(num_rows * inner));
+  float* gate = call.room(call.work.gate_up, num_rows * 2 * inner);
+  float* activated = call.room(call.work.activated, num_rows * inner);
   multiply(call.context, *gate_up_, rows, gate_up_bias_.as<float>(), gate, 2 * inner, Store::kAssign);
   gated(call.context, activation_, num_rows, inner, gate, gate + inner, 2 * inner, activated, inner);
   call.work.activated_rows.assign(call.context, activated, num_rows, inner, inner, call.activation);

@@ -25,7 +25,7 @@ class DenseFeedForward : public FeedForward {
   Gate activation_;
   std::unique_ptr<const Matrix> gate_up_;  // gate's rows, then up's
   std::unique_ptr<const Matrix> down_;
-  Buffer gate_up_bias_, down_bias_;
+  DeviceBuffer gate_up_bias_, down_bias_;
 };
 
 }  // namespace pocket

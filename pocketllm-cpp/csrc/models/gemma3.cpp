@@ -29,13 +29,13 @@ class Gemma3Layer : public Layer {
   void run(LayerCall& call, float* x) override {
     const std::int64_t size = norms_.input.size;
     Workspace& work = call.work;
-    float* normed = work.normed.reserve<float>(static_cast<std::size_t>(call.num_rows * size));
+    float* normed = call.room(work.normed, call.num_rows * size);
     norms_.input.apply(call.context, call.num_rows, x, normed);
     work.normed_rows.assign(call.context, normed, call.num_rows, size, size, call.activation);
     mixer_->mix(call, work.normed_rows);
     if (call.num_kept == 0) return;
     call.keep_rows(x, size, size);
-    float* branch = work.branch.reserve<float>(static_cast<std::size_t>(call.num_kept * size));
+    float* branch = call.room(work.branch, call.num_kept * size);
     mixer_->project(call, branch, Store::kAssign);
     norms_.post_attention.apply(call.context, call.num_kept, branch, branch);
     add_rows(call.context, call.num_kept * size, branch, x);

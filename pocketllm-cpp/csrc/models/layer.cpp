@@ -1,20 +1,8 @@
 #include "models/layer.h"
 
-#include <cstring>
-
 #include "kernels/elementwise.h"
 
 namespace pocket {
-
-void LayerCall::keep_rows(float* x, std::int64_t width, std::int64_t stride) const {
-  if (!narrows()) return;
-  // Kept rows ascend, so none is overwritten before it has moved.
-  for (std::int64_t index = 0; index < num_kept; ++index) {
-    const std::int64_t row = kept[static_cast<std::size_t>(index)];
-    if (row == index) continue;
-    std::memcpy(x + index * stride, x + row * stride, static_cast<std::size_t>(width) * sizeof(float));
-  }
-}
 
 void Norm::apply(Context& context, std::int64_t num_rows, const float* x, float* y) const {
   rms_norm(context,

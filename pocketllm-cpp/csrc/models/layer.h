@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <span>
 
-#include "core/buffer.h"
+#include "core/device.h"
 #include "kernels/context.h"
+#include "kernels/elementwise.h"
 #include "kernels/linear.h"
 #include "kernels/sequence_rows.h"
 #include "models/model.h"
@@ -14,13 +15,13 @@ namespace pocket {
 
 // Scratch memory of one model, reused by every layer and grown as steps need it. All arrays are [rows, ...].
 struct Workspace {
-  Buffer residual;    // [hidden_size]: the residual stream
-  Buffer normed;      // [hidden_size]: a norm's output
-  Buffer projected;   // what a mixer's first product gives
-  Buffer mixed;       // a mixer's output before its last product
-  Buffer branch;      // [hidden_size]: a branch that is normed before it joins the residual stream
-  Buffer gate_up;     // a feed-forward's first product
-  Buffer activated;   // act(gate) * up
+  DeviceBuffer residual;    // [hidden_size]: the residual stream
+  DeviceBuffer normed;      // [hidden_size]: a norm's output
+  DeviceBuffer projected;   // what a mixer's first product gives
+  DeviceBuffer mixed;       // a mixer's output before its last product
+  DeviceBuffer branch;      // [hidden_size]: a branch that is normed before it joins the residual stream
+  DeviceBuffer gate_up;     // a feed-forward's first product
+  DeviceBuffer activated;   // act(gate) * up
   ActivationRows normed_rows;
   ActivationRows mixed_rows;
   ActivationRows activated_rows;
@@ -32,16 +33,22 @@ struct LayerCall {
   Caches& caches;
   Workspace& work;
   Activation activation;
-  std::span<const SequenceRows> sequences;  // of all rows
+  const SequenceTable& sequences;  // of all rows
   std::int64_t num_rows = 0;
   // Rows that go on once they are in the caches: all, but in the last layer those whose logits are wanted.
-  std::span<const std::int32_t> kept;             // ascending; meaningful when narrows()
-  std::span<const SequenceRows> kept_sequences;   // first_row counts kept rows
+  const std::int32_t* kept = nullptr;     // ascending, on the device; meaningful when narrows()
+  const SequenceTable* kept_sequences;    // first_row counts kept rows
   std::int64_t num_kept = 0;
 
   bool narrows() const noexcept { return num_kept != num_rows; }
   // Moves the kept rows of x [num_rows, width] to its front, `stride` floats apart as before.
-  void keep_rows(float* x, std::int64_t width, std::int64_t stride) const;
+  void keep_rows(float* x, std::int64_t width, std::int64_t stride) const {
+    if (narrows()) pocket::keep_rows(context, kept, num_kept, width, stride, x);
+  }
+  // `count` floats of the workspace's array, on the step's device.
+  float* room(DeviceBuffer& array, std::int64_t count) const {
+    return array.reserve<float>(context.device, static_cast<std::size_t>(count));
+  }
 };
 
 // Mixes positions: attention or a recurrence.
@@ -71,7 +78,7 @@ class Layer {
 
 // Norm weights and how to apply them.
 struct Norm {
-  Buffer weight;  // [size]
+  DeviceBuffer weight;  // [size]
   std::int64_t size = 0;
   float eps = 1e-6f;
 

@@ -38,7 +38,7 @@ struct ModelShape {
   std::int64_t hidden_size = 0;
   std::int64_t num_layers = 0;
   std::int64_t max_positions = 0;
-  KvShape kv;  // num_layers: attention layers alone; num_blocks and type are the engine's to fill in
+  KvShape kv;  // num_layers: attention layers alone; blocks and type are the engine's to fill in
   std::optional<DeltaNetShape> delta_net;
   std::size_t weights_bytes = 0;  // as packed
   std::size_t bytes_per_token = 0;  // weight bytes that computing one token reads
@@ -49,7 +49,7 @@ class Model {
  public:
   virtual ~Model() = default;
   virtual const ModelShape& shape() const noexcept = 0;
-  // Computes all rows, appends to the caches, and writes logits [logit_rows.size(), vocab_size], raw.
+  // Computes all rows, appends to the caches, and writes logits [logit_rows.size(), vocab_size], raw, to device memory.
   virtual void forward(Context& context, const Step& step, Caches& caches, float* logits) = 0;
 };
 

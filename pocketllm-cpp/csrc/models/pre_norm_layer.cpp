@@ -5,7 +5,7 @@ namespace pocket {
 void PreNormLayer::run(LayerCall& call, float* x) {
   const std::int64_t size = input_norm_.size;
   Workspace& work = call.work;
-  float* normed = work.normed.reserve<float>(static_cast<std::size_t>(call.num_rows * size));
+  float* normed = call.room(work.normed, call.num_rows * size);
   input_norm_.apply(call.context, call.num_rows, x, normed);
   work.normed_rows.assign(call.context, normed, call.num_rows, size, size, call.activation);
   mixer_->mix(call, work.normed_rows);

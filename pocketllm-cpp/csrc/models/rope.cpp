@@ -193,16 +193,12 @@ RopeFrequencies rope_frequencies(const RopeSettings& settings, std::int64_t head
   return frequencies;
 }
 
-RotaryAngles::RotaryAngles(RopeFrequencies frequencies)
-    : frequencies_(std::move(frequencies)),
-      num_positions_(kFirstPositions),
-      table_(frequencies_.inverse, kFirstPositions, frequencies_.attention_factor) {}
-
-void RotaryAngles::cover(std::int64_t num_positions) {
+void RotaryAngles::cover(Context& context, std::int64_t num_positions) {
   if (num_positions <= num_positions_) return;
-  std::int64_t wanted = num_positions_;
+  std::int64_t wanted = std::max(num_positions_, kFirstPositions);
   while (wanted < num_positions) wanted *= 2;
-  table_ = RotaryTable(frequencies_.inverse, wanted, frequencies_.attention_factor);
+  float* data = data_.reserve<float>(context.device, static_cast<std::size_t>(wanted * table().rotary_dim));
+  fill_rotary_table(context, frequencies_.inverse, frequencies_.attention_factor, wanted, data);
   num_positions_ = wanted;
 }
 

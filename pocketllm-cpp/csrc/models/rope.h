@@ -5,8 +5,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/device.h"
 #include "kernels/elementwise.h"
 #include "models/config_reader.h"
 
@@ -53,16 +55,16 @@ RopeFrequencies rope_frequencies(const RopeSettings& settings, std::int64_t head
 // at load would cost more time and memory than most uses ever need, and an angle is the same whenever it is computed.
 class RotaryAngles {
  public:
-  explicit RotaryAngles(RopeFrequencies frequencies);
+  explicit RotaryAngles(RopeFrequencies frequencies) : frequencies_(std::move(frequencies)) {}
 
   // Makes table() cover positions [0, num_positions).
-  void cover(std::int64_t num_positions);
-  const RotaryTable& table() const noexcept { return table_; }
+  void cover(Context& context, std::int64_t num_positions);
+  RotaryTable table() const noexcept { return {data_.as<float>(), 2 * std::ssize(frequencies_.inverse)}; }
 
  private:
   RopeFrequencies frequencies_;
-  std::int64_t num_positions_;
-  RotaryTable table_;
+  std::int64_t num_positions_ = 0;
+  DeviceBuffer data_;
 };
 
 }  // namespace pocket

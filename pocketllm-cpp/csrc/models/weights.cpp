@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "kernels/dequantize.h"
 #include "models/weight_names.h"
 
 namespace pocket {
@@ -152,7 +153,7 @@ void WeightReader::read_floats(const StoredTensor& tensor, std::int64_t count, f
   bytes_per_token_ += static_cast<double>(num_bytes);
 }
 
-Buffer WeightReader::vector(std::span<const WeightSegment> segments) {
+Buffer WeightReader::host_vector(std::span<const WeightSegment> segments) {
   std::int64_t total = 0;
   for (const WeightSegment& segment : segments) total += segment.size;
   Buffer values(static_cast<std::size_t>(total) * sizeof(float));
@@ -165,22 +166,29 @@ Buffer WeightReader::vector(std::span<const WeightSegment> segments) {
   return values;
 }
 
-Buffer WeightReader::table_of_floats(const std::string& name, std::int64_t num_rows, std::int64_t num_columns) {
+DeviceBuffer WeightReader::on_device(const Buffer& values) const {
+  return DeviceBuffer::copied(context_.device, context_.stream.get(), {values.data(), values.size()});
+}
+
+DeviceBuffer WeightReader::vector(std::span<const WeightSegment> segments) { return on_device(host_vector(segments)); }
+
+DeviceBuffer WeightReader::vector(const std::string& name, std::int64_t size,
+                                  const std::function<float(float)>& change) {
+  const WeightSegment segment{name, size};
+  Buffer values = host_vector({&segment, 1});
+  if (change) std::transform(values.as<float>(), values.as<float>() + size, values.as<float>(), change);
+  return on_device(values);
+}
+
+DeviceBuffer WeightReader::table_of_floats(const std::string& name, std::int64_t num_rows, std::int64_t num_columns) {
   const std::int64_t shape[] = {num_rows, num_columns};
   Buffer values(static_cast<std::size_t>(num_rows * num_columns) * sizeof(float));
   read_floats(find(name, shape), num_rows * num_columns, values.as<float>());
-  return values;
+  return on_device(values);
 }
 
-Buffer WeightReader::vector(const std::string& name, std::int64_t size) {
-  const WeightSegment segment{name, size};
-  return vector(std::span(&segment, 1));
-}
-
-Buffer WeightReader::norm(const std::string& name, std::int64_t size) {
-  Buffer weight = vector(name, size);
-  for (std::int64_t index = 0; index < size; ++index) weight.as<float>()[index] += norm_offset_;
-  return weight;
+DeviceBuffer WeightReader::norm(const std::string& name, std::int64_t size) {
+  return vector(name, size, [this](float weight) { return weight + norm_offset_; });
 }
 
 const StoredTensor& WeightReader::table(const std::string& name, std::int64_t num_rows, std::int64_t num_columns) {
@@ -199,7 +207,8 @@ const StoredTensor& WeightReader::table(const std::string& name, std::int64_t nu
 std::vector<float> WeightReader::rope_divisors(std::int64_t size) {
   constexpr std::string_view kName = "rope_freqs.weight";
   if (source_.format() != FileFormat::kGguf || source_.find(kName) == nullptr) return {};
-  Buffer values = vector(std::string(kName), size);
+  const WeightSegment segment{std::string(kName), size};
+  const Buffer values = host_vector({&segment, 1});
   return {values.as<float>(), values.as<float>() + size};
 }
 

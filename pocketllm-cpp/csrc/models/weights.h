@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "core/buffer.h"
+#include "core/device.h"
 #include "core/tensor_source.h"
 #include "kernels/linear.h"
 #include "models/config.h"
@@ -53,15 +55,16 @@ class WeightReader {
                                        double share = 1.0) {
     return matrix(std::span(parts.begin(), parts.size()), num_columns, share);
   }
-  // The segments one after another, as floats.
-  Buffer vector(std::span<const WeightSegment> segments);
-  Buffer vector(const std::string& name, std::int64_t size);
-  Buffer norm(const std::string& name, std::int64_t size);
+  // The segments one after another, as floats in device memory.
+  DeviceBuffer vector(std::span<const WeightSegment> segments);
+  // `change` is made to each value on the way there.
+  DeviceBuffer vector(const std::string& name, std::int64_t size, const std::function<float(float)>& change = nullptr);
+  DeviceBuffer norm(const std::string& name, std::int64_t size);
   // A small tensor [num_rows, num_columns] as floats.
-  Buffer table_of_floats(const std::string& name, std::int64_t num_rows, std::int64_t num_columns);
-  // The tensor as stored, for look-ups by row; it is read as long as the model lives.
+  DeviceBuffer table_of_floats(const std::string& name, std::int64_t num_rows, std::int64_t num_columns);
+  // The tensor as stored, in host memory, for look-ups by row; it stays there as long as the model lives.
   const StoredTensor& table(const std::string& name, std::int64_t num_rows, std::int64_t num_columns);
-  // A GGUF's rope_freqs.weight; empty when there is none.
+  // A GGUF's rope_freqs.weight, as plain numbers; empty when there is none.
   std::vector<float> rope_divisors(std::int64_t size);
 
   // Refuses a checkpoint with tensors nobody asked for: its model is not the one that was built. Layers from
@@ -74,8 +77,10 @@ class WeightReader {
  private:
   std::string stored_name(std::string_view name) const;
   const StoredTensor& find(std::string_view name, std::span<const std::int64_t> shape);
-  // Converts `count` elements of the tensor to floats.
+  // Converts `count` elements of the tensor to floats in host memory.
   void read_floats(const StoredTensor& tensor, std::int64_t count, float* out);
+  Buffer host_vector(std::span<const WeightSegment> segments);
+  DeviceBuffer on_device(const Buffer& values) const;
   MatrixPart part(const WeightRows& rows, std::int64_t num_columns);
   const float* fp8_scales(const std::string& name, const WeightRows& rows, std::int64_t num_columns);
 
@@ -88,7 +93,7 @@ class WeightReader {
   std::string head_prefix_;
   std::optional<ScaleTile> fp8_tile_;
   bool tied_head_;
-  std::map<std::string, Buffer> scales_;  // of the tensors being packed
+  std::map<std::string, Buffer> scales_;  // of the tensors being packed, in host memory
   std::set<const StoredTensor*> read_;
   std::size_t packed_bytes_ = 0;
   double bytes_per_token_ = 0;

@@ -21,13 +21,19 @@ def reads_dtype(name: str) -> bool:
 
 backend: str = 'cpu'
 
+def devices() -> list[str]:
+    """The devices that this build can run on."""
+
 def instruction_set() -> str:
     """What the products run on here: "scalar", "avx2", "avx512" or "neon"."""
 
 class Runtime:
     """A loaded model with its threads and caches; see csrc/engine/runtime.h."""
 
-    def __init__(self, path: str, config: str, *, activation: str = "int8", kv_type: str = "F16", num_threads: int = 0, max_model_len: int = 0, num_slots: int = 1, kv_cache_bytes: int = 0, num_snapshots: int | None = None, num_layers: int = 0, progress: Callable[[float], None] | None = None) -> None: ...
+    def __init__(self, path: str, config: str, *, device: str = "cpu", activation: str = "int8", kv_type: str = "F16", num_threads: int = 0, max_model_len: int = 0, num_slots: int = 1, kv_cache_bytes: int = 0, num_snapshots: int | None = None, num_layers: int = 0, progress: Callable[[float], None] | None = None) -> None: ...
+
+    @property
+    def device(self) -> str: ...
 
     @property
     def max_model_len(self) -> int: ...

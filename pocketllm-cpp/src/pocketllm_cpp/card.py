@@ -15,7 +15,8 @@ def backend_card() -> BackendInfo:
         version=version("pocketllm-cpp"),
         summary="Native code that computes on quantised blocks; the fast path on CPUs.",
         model_formats=("safetensors", "gguf"),
-        devices=("cpu",),
+        # "reference" computes every operation by its definition, in memory of its own: slow, and for checking.
+        devices=("cpu", "reference"),
         options=OPTION_SPECS,
         holds_gil=False,
     )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 class RuntimeSettings:
     """How a model is held in memory. Zeros mean "as csrc/engine/runtime.h chooses"."""
 
+    device: str = "cpu"
     activation: str = "int8"
     kv_cache_dtype: str = "auto"
     num_threads: int = 0
@@ -46,6 +47,7 @@ def load_runtime(
         # A part of a split GGUF leads to the others; sharded safetensors are found by their folder.
         str(checkpoint.files[0] if checkpoint.format == "gguf" else checkpoint.path),
         json.dumps(dict(checkpoint.config)),
+        device=settings.device,
         activation=settings.activation,
         kv_type=kv_type(settings.kv_cache_dtype),
         num_threads=settings.num_threads,

@@ -42,6 +42,7 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
     instruction_set = _native.instruction_set()
     eos_ids, eos_source = checkpoint.eos_token_ids(list(options.eos_token_id) or None)
     settings = RuntimeSettings(
+        device="cpu" if args.device == "auto" else args.device,
         activation=activation,
         kv_cache_dtype=args.kv_cache_dtype,
         num_threads=options.num_threads or 0,
@@ -87,7 +88,7 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
         supports_prefix_caching=prefix_cache,
         batch_invariant=True,
         details={
-            "device": _native.backend,
+            "device": runtime.device,
             "instruction_set": instruction_set,
             "dtype": checkpoint.quantization or "as stored",
             "activation_dtype": activation,

@@ -36,6 +36,9 @@ def pocketllm_probe(checkpoint: Checkpoint, args: EngineArgs) -> Offer | Refusal
     reason = refused_arguments(args) or _refused_types(args) or _refused_checkpoint(checkpoint)
     if reason is not None:
         return Refusal(reason=reason)
+    if args.device == "reference":
+        reason = f"Runs {checkpoint.model_type} from {checkpoint.format} by definition, slowly, to check other devices."
+        return Offer(rank=_RANK, reason=reason, device="reference")
     beside_cuda = args.device == "auto" and os.path.exists("/dev/nvidia0")
     reason = f"Runs {checkpoint.model_type} from {checkpoint.format} on cpu"
     if beside_cuda:

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "kernels/cpu/linear/matrix.h"
+#include "kernels/cpu/simd/dispatch.h"
+#include "kernels/devices.h"
 #include "kernels/linear.h"
 
 namespace {
@@ -107,7 +109,7 @@ class BestTimes {
 // Reads every line of a matrix once.
 void read_matrix(Context& context, const Matrix& matrix, std::uint64_t& total) {
   constexpr std::int64_t kTasks = 16;
-  const auto& packed = static_cast<const PackedMatrix&>(matrix);
+  const auto& packed = static_cast<const cpu::PackedMatrix&>(matrix);
   const auto* words = reinterpret_cast<const std::uint64_t*>(packed.strip(packed.segments()[0], 0));
   const auto num_lines = static_cast<std::int64_t>(packed.num_bytes() / 64);
   std::uint64_t sums[kTasks] = {};
@@ -148,7 +150,7 @@ int main(int argc, char** argv) {
   }
   cpu_time = num_threads == 1;
   ThreadPool pool(num_threads);
-  Context context{pool};
+  Context context = open_device("cpu", pool);
   std::mt19937 generator(1);
   Model model;
   for (std::size_t shape = 0; shape < std::size(kLayerShapes); ++shape) {

@@ -11,7 +11,8 @@
 
 #include "engine/random_numbers.h"
 #include "engine/runtime.h"
-#include "kernels/cpu/attention/kv_cache.h"
+#include "kernels/attention.h"
+#include "kernels/devices.h"
 #include "models/model.h"
 
 namespace fake {
@@ -57,9 +58,9 @@ class FakeModel : public pocket::Model {
     for (const pocket::SequenceRows& rows : step.sequences) {
       require(rows.first_row == next_row && rows.num_rows > 0, "rows do not follow each other");
       next_row += rows.num_rows;
-      check_blocks(rows, caches.kv.shape().num_blocks);
-      History history = read(caches.kv, rows);
-      State state = shape_.delta_net ? load(caches, rows) : State{};
+      check_blocks(rows, caches.kv.shape());
+      History history = read(context, caches.kv, rows);
+      State state = shape_.delta_net ? load(context, caches, rows) : State{};
       for (std::int32_t row = 0; row < rows.num_rows; ++row) {
         const auto index = static_cast<std::size_t>(rows.first_row + row);
         const std::int64_t position = rows.position + row;
@@ -74,17 +75,20 @@ class FakeModel : public pocket::Model {
         write(&values[index * kDims], token, position, history.chain, mark);
         hashes_[index] = mix_bits(history.chain ^ history.marks ^ mark);
       }
-      if (shape_.delta_net) store(caches, rows, state);
+      if (shape_.delta_net) store(context, caches, rows, state);
     }
     require(next_row == static_cast<std::int32_t>(step.tokens.size()), "rows are left over");
-    pocket::store_kv(context, caches.kv, 0, step.sequences, values.data(), values.data(), kDims);
+    const pocket::DeviceBuffer stored = pocket::copied(context, std::span<const float>(values));
+    pocket::store_kv(context, caches.kv, 0, {context, step.sequences}, stored.as<float>(), stored.as<float>(), kDims);
     std::int32_t before = -1;
+    std::vector<float> rows_of_logits;
     for (const std::int32_t row : step.logit_rows) {
       require(row > before && row < next_row, "logit rows do not ascend");
       before = row;
       const std::uint64_t hash = hashes_[static_cast<std::size_t>(row)];
-      for (std::int64_t id = 0; id < shape_.vocab_size; ++id) *logits++ = logit(hash, id);
+      for (std::int64_t id = 0; id < shape_.vocab_size; ++id) rows_of_logits.push_back(logit(hash, id));
     }
+    pocket::copy_from_host(context, std::span<const float>(rows_of_logits), logits);
   }
 
  private:
@@ -124,13 +128,14 @@ class FakeModel : public pocket::Model {
   }
 
   // What lies before the rows; every position must be what its place in the sequence says.
-  static History read(const pocket::KvCache& cache, const pocket::SequenceRows& rows) {
+  static History read(pocket::Context& context, const pocket::KvCache& cache, const pocket::SequenceRows& rows) {
     History history;
     for (std::int64_t position = 0; position < rows.position; ++position) {
-      const std::int32_t block = rows.blocks[static_cast<std::size_t>(position / 16)];
-      const auto value = [&](std::int32_t dim) {
-        return cache.state().value(0, 0, block, static_cast<std::int32_t>(position % 16), dim);
-      };
+      const std::int32_t block_size = cache.shape().block_size;
+      const std::int32_t block = rows.blocks[static_cast<std::size_t>(position / block_size)];
+      float key[kDims], stored[kDims];
+      pocket::load_kv(context, cache, 0, block, static_cast<std::int32_t>(position % block_size), key, stored);
+      const auto value = [&](std::size_t dim) { return stored[dim]; };
       history.chain = extend(history.chain, static_cast<std::int32_t>(value(0)));
       require(value(1) == position % 1024 + 1 && value(2) == position / 1024, "a block of another position");
       const bool is_chained = value(3) == history.chain % kMark && value(4) == history.chain / kMark % kMark;
@@ -140,21 +145,27 @@ class FakeModel : public pocket::Model {
     return history;
   }
 
-  static void check_blocks(const pocket::SequenceRows& rows, std::int32_t num_blocks) {
-    require(static_cast<std::int64_t>(rows.blocks.size()) * 16 >= rows.position + rows.num_rows, "too few blocks");
-    for (const std::int32_t block : rows.blocks) require(block >= 0 && block < num_blocks, "a block that is none");
+  static void check_blocks(const pocket::SequenceRows& rows, const pocket::KvShape& shape) {
+    const std::int64_t num_positions = std::ssize(rows.blocks) * shape.block_size;
+    require(num_positions >= rows.position + rows.num_rows, "too few blocks");
+    for (const std::int32_t block : rows.blocks) {
+      require(block >= 0 && block < shape.num_blocks, "a block that is none");
+    }
   }
 
-  static State load(pocket::Caches& caches, const pocket::SequenceRows& rows) {
+  static State load(pocket::Context& context, pocket::Caches& caches, const pocket::SequenceRows& rows) {
     State state{};
-    std::memcpy(&state, caches.states->recurrent(rows.state_slot, 0), sizeof state);
+    const auto* slot = reinterpret_cast<const State*>(caches.states->slot(rows.state_slot));
+    pocket::copy_to_host(context, slot, std::span(&state, 1));
     require(state.position == rows.position, "the recurrent state is elsewhere");
     require(!rows.chunked || rows.position % 64 == 0, "a chunk begins inside a chunk");
     return state;
   }
 
-  static void store(pocket::Caches& caches, const pocket::SequenceRows& rows, const State& state) {
-    std::memcpy(caches.states->recurrent(rows.state_slot, 0), &state, sizeof state);
+  static void store(pocket::Context& context, pocket::Caches& caches, const pocket::SequenceRows& rows,
+                    const State& state) {
+    auto* slot = reinterpret_cast<State*>(caches.states->slot(rows.state_slot));
+    pocket::copy_from_host(context, std::span(&state, 1), slot);
   }
 
   pocket::ModelShape shape_;
@@ -186,8 +197,11 @@ inline pocket::RuntimeOptions small_options(std::int32_t num_slots = 4, std::int
 
 // So many blocks of 16 positions, no matter how many the slots would need.
 inline std::int64_t bytes_of_blocks(std::int64_t num_blocks) {
+  pocket::ThreadPool threads(1);
+  const pocket::Context context = pocket::open_device("cpu", threads);
   pocket::KvShape shape = FakeModel({}).shape().kv;
-  return num_blocks * static_cast<std::int64_t>(pocket::KvCache::block_bytes(shape));
+  shape.block_size = pocket::kv_block_size(context);
+  return num_blocks * static_cast<std::int64_t>(pocket::kv_block_bytes(context, shape));
 }
 
 }  // namespace fake

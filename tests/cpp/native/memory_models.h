@@ -5,8 +5,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "kernels/devices.h"
 #include "memory_source.h"
 #include "models/model.h"
 
@@ -120,16 +122,19 @@ struct Word {
 class ModelBench {
  public:
   // The model reads from the memory as long as it lives.
-  explicit ModelBench(MemoryModel&&, int = 2, const pocket::ModelOptions& = {}) = delete;
-  explicit ModelBench(const MemoryModel& memory, int num_threads = 2, const pocket::ModelOptions& options = {})
-      : threads_(num_threads), context_{threads_} {
+  explicit ModelBench(MemoryModel&&, int = 2, const pocket::ModelOptions& = {}, std::string_view = {}) = delete;
+  explicit ModelBench(const MemoryModel& memory, int num_threads = 2, const pocket::ModelOptions& options = {},
+                      std::string_view device = "cpu")
+      : threads_(num_threads), context_(pocket::open_device(device, threads_)) {
     model_ = pocket::load_model(context_, memory.config, memory.source, options, nullptr);
     pocket::KvShape shape = model_->shape().kv;
-    shape.num_blocks = kSequences * kBlocks;
-    kv_.emplace(shape);
-    if (model_->shape().delta_net) states_.emplace(*model_->shape().delta_net, kSequences);
+    shape.block_size = pocket::kv_block_size(context_);
+    const std::int32_t num_blocks = kPositions / shape.block_size;
+    shape.num_blocks = kSequences * num_blocks;
+    kv_.emplace(context_, shape);
+    if (model_->shape().delta_net) states_.emplace(context_, *model_->shape().delta_net, kSequences);
     for (std::int32_t sequence = 0; sequence < kSequences; ++sequence) {
-      for (std::int32_t block = 0; block < kBlocks; ++block) {
+      for (std::int32_t block = 0; block < num_blocks; ++block) {
         blocks_[sequence].push_back(block * kSequences + (sequence + block) % kSequences);
       }
     }
@@ -155,14 +160,16 @@ class ModelBench {
 
   std::vector<float> run_step(const pocket::Step& step) {
     std::vector<float> logits(step.logit_rows.size() * static_cast<std::size_t>(model_->shape().vocab_size));
+    pocket::DeviceBuffer computed(context_.device, logits.size() * sizeof(float));
     pocket::Caches caches{*kv_, states_ ? &*states_ : nullptr};
-    model_->forward(context_, step, caches, logits.data());
+    model_->forward(context_, step, caches, computed.as<float>());
+    pocket::copy_to_host(context_, static_cast<const float*>(computed.as<float>()), std::span(logits));
     return logits;
   }
 
  private:
   static constexpr std::int32_t kSequences = 4;
-  static constexpr std::int32_t kBlocks = 8;
+  static constexpr std::int32_t kPositions = 128;  // of a sequence, at most
 
   pocket::ThreadPool threads_;
   pocket::Context context_;

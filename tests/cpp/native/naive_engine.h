@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "engine/random_numbers.h"
@@ -78,15 +79,17 @@ inline Answer answer(pocket::Runtime& runtime, const pocket::Request& request, s
   const auto vocab = static_cast<std::size_t>(runtime.model().shape().vocab_size);
   std::vector<std::int32_t> blocks(static_cast<std::size_t>(runtime.kv().shape().num_blocks));
   std::iota(blocks.begin(), blocks.end(), 0);
-  if (runtime.states() != nullptr) runtime.states()->clear(0);
+  if (runtime.states() != nullptr) runtime.states()->clear(runtime.context(), 0);
   std::vector<float> logits(vocab);
+  pocket::DeviceBuffer computed(runtime.context().device, vocab * sizeof(float));
   std::int64_t position = 0;
   const auto compute = [&](std::span<const std::int32_t> tokens, bool chunked) {
     const auto num_rows = static_cast<std::int32_t>(tokens.size());
     const pocket::SequenceRows rows{0, num_rows, position, blocks, 0, chunked};
     const std::int32_t last = num_rows - 1;
     pocket::Caches caches = runtime.caches();
-    runtime.model().forward(runtime.context(), {tokens, {&rows, 1}, {&last, 1}}, caches, logits.data());
+    runtime.model().forward(runtime.context(), {tokens, {&rows, 1}, {&last, 1}}, caches, computed.as<float>());
+    pocket::copy_to_host(runtime.context(), std::as_const(computed).as<float>(), std::span(logits));
     position += num_rows;
   };
   compute(request.prompt, true);

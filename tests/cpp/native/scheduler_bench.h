@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "engine/scheduler.h"
+#include "kernels/devices.h"
 
 namespace scheduling {
 
@@ -21,6 +22,8 @@ inline std::vector<std::int32_t> text(std::int64_t num_tokens, std::int32_t kind
   }
   return tokens;
 }
+
+constexpr std::int32_t kBlockSize = 16;
 
 inline DeltaNetShape tiny_states() {
   DeltaNetShape shape;
@@ -42,12 +45,15 @@ struct Options {
 // Plays the engine: computes nothing, samples token 1.
 struct Bench {
   explicit Bench(const Options& options)
-      : slots(tiny_states(), options.num_slots),
+      : threads(1),
+        context(open_device("cpu", threads)),
+        slots(context, tiny_states(), options.num_slots),
         pool(options.num_blocks),
-        states(options.recurrent ? std::make_unique<StatePool>(slots, options.num_blocks, options.num_snapshots)
+        states(options.recurrent ? std::make_unique<StatePool>(context, slots, options.num_blocks,
+                                                               options.num_snapshots)
                                  : nullptr),
-        cache(options.cache ? std::make_unique<PrefixCache>(pool, states.get()) : nullptr),
-        scheduler(pool, cache.get(), states.get(), options.num_slots) {
+        cache(options.cache ? std::make_unique<PrefixCache>(pool, states.get(), kBlockSize) : nullptr),
+        scheduler(pool, cache.get(), states.get(), kBlockSize, options.num_slots) {
     scheduler.set_prefill_token_budget(options.budget, options.beside_decodes);
   }
 
@@ -63,7 +69,7 @@ struct Bench {
       sequence->handle = sequence->arrival = sequences.size();
       sequence->tokens = prompt;
       sequence->num_prompt_tokens = static_cast<std::int64_t>(prompt.size());
-      if (cache != nullptr) extend_keys("", prompt, sequence->keys);
+      if (cache != nullptr) cache->extend_keys("", prompt, sequence->keys);
       added.push_back(sequence.get());
       sequences.push_back(std::move(sequence));
     }
@@ -79,7 +85,7 @@ struct Bench {
     for (const PlannedRows& rows : plan.rows) {
       if (shown.tellp() > 0) shown << ' ';
       shown << rows.sequence->handle << ':' << rows.start << '+' << rows.length << (rows.chunked ? "*" : "");
-      CHECK(static_cast<std::int64_t>(rows.sequence->blocks.size()) * 16 >= rows.start + rows.length);
+      CHECK(static_cast<std::int64_t>(rows.sequence->blocks.size()) * kBlockSize >= rows.start + rows.length);
       if (rows.completes()) sampled.push_back(rows.sequence);
     }
     for (const PlannedRows& rows : plan.rows) {
@@ -104,6 +110,8 @@ struct Bench {
     CHECK_EQUAL(scheduler.num_waiting(), 0);
   }
 
+  ThreadPool threads;
+  Context context;
   DeltaNetStates slots;
   BlockPool pool;
   std::unique_ptr<StatePool> states;

@@ -1,4 +1,5 @@
-// Attention over the paged cache: against the reference, and the same bits in any batch, any chunks and on any threads.
+// Attention over the paged cache on every device: against the reference, and the same bits in any batch, any chunks and
+// on any threads.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -7,20 +8,17 @@
 #include <random>
 #include <vector>
 
-#include "check.h"
 #include "core/error.h"
-#include "kernels/attention.h"
-#include "kernels/cpu/attention/kv_cache.h"
+#include "device_tensor.h"
 
 namespace {
 
 using pocket::AttentionShape;
-using pocket::Context;
+using bench::DeviceBench;
 using pocket::KvCache;
 using pocket::KvShape;
 using pocket::KvType;
 using pocket::SequenceRows;
-using pocket::ThreadPool;
 
 struct Sizes {
   std::int32_t num_heads, num_kv_heads, head_dim, window;
@@ -44,62 +42,52 @@ struct Sequence {
 
 class Fixture {
  public:
-  Fixture(const Sizes& sizes, std::vector<std::int64_t> lengths, int num_threads = 1, bool garbage = false)
-      : sizes_(sizes), threads_(num_threads), context_{threads_}, cache_(shape_for(sizes, lengths)), random_(7) {
+  Fixture(std::string_view device, const Sizes& sizes, std::vector<std::int64_t> lengths, int num_threads = 1)
+      : sizes_(sizes),
+        device_(device, num_threads),
+        cache_(device_.context(), shape_for(device_.context(), sizes, lengths)),
+        random_(7) {
     std::vector<std::int32_t> blocks(static_cast<std::size_t>(cache_.shape().num_blocks));
     std::iota(blocks.begin(), blocks.end(), 0);
     std::shuffle(blocks.begin(), blocks.end(), random_);
     std::size_t next = 0;
+    std::mt19937 values(7);  // the same for every size of blocks
     for (const std::int64_t length : lengths) {
       Sequence sequence;
       sequence.length = length;
-      for (std::int64_t p = 0; p < length; p += KvShape::kBlockSize) sequence.blocks.push_back(blocks[next++]);
-      sequence.q = random_floats(random_, length * q_width());
-      sequence.k = random_floats(random_, length * kv_width());
-      sequence.v = random_floats(random_, length * kv_width());
+      for (std::int64_t p = 0; p < length; p += block_size()) sequence.blocks.push_back(blocks[next++]);
+      sequence.q = random_floats(values, length * q_width());
+      sequence.k = random_floats(values, length * kv_width());
+      sequence.v = random_floats(values, length * kv_width());
       sequence.out.assign(static_cast<std::size_t>(length * q_width()), -1.0f);
       sequences.push_back(std::move(sequence));
     }
-    if (garbage) fill_with_garbage();
   }
 
-  static KvShape shape_for(const Sizes& sizes, const std::vector<std::int64_t>& lengths) {
+  static KvShape shape_for(const pocket::Context& context, const Sizes& sizes,
+                           const std::vector<std::int64_t>& lengths) {
+    const std::int32_t block_size = pocket::kv_block_size(context);
     std::int64_t num_blocks = 3;
-    for (const std::int64_t length : lengths) num_blocks += (length + KvShape::kBlockSize - 1) / KvShape::kBlockSize;
-    return {2, sizes.num_kv_heads, sizes.head_dim, static_cast<std::int32_t>(num_blocks), sizes.type};
+    for (const std::int64_t length : lengths) num_blocks += (length + block_size - 1) / block_size;
+    return {2, sizes.num_kv_heads, sizes.head_dim, static_cast<std::int32_t>(num_blocks), block_size, sizes.type};
   }
 
+  std::int64_t block_size() const { return cache_.shape().block_size; }
   std::int64_t q_width() const { return std::int64_t{sizes_.num_heads} * sizes_.head_dim; }
   std::int64_t kv_width() const { return std::int64_t{sizes_.num_kv_heads} * sizes_.head_dim; }
   AttentionShape attention_shape() const {
     return {sizes_.num_heads, 1.0f / std::sqrt(static_cast<float>(sizes_.head_dim)), sizes_.window};
   }
 
+  // Every position of every block holds keys and values that are not numbers.
   void fill_with_garbage() {
-    const float nan = std::numeric_limits<float>::quiet_NaN();
-    pocket::Buffer& data = cache_.state().data;
-    if (sizes_.type == KvType::kF16) {
-      for (std::size_t i = 0; i < data.size() / 2; ++i) data.as<std::uint16_t>()[i] = i % 2 == 0 ? 0x7E00 : 0x7C00;
-    } else if (sizes_.type == KvType::kF32) {
-      for (std::size_t i = 0; i < data.size() / 4; ++i) data.as<float>()[i] = i % 2 == 0 ? nan : INFINITY;
-    } else {
-      std::memset(data.data(), 0x55, data.size());
-      const auto& layout = cache_.state().layout;
-      for (std::size_t at = 0; at < data.size(); at += static_cast<std::size_t>(layout.block_bytes)) {
-        float* scales = reinterpret_cast<float*>(data.data() + at + layout.scales_offset);
-        for (int i = 0; i < 32; ++i) scales[i] = i % 3 == 0 ? INFINITY : nan;
-      }
-    }
-    // A head_dim that does not fill its vectors is padded with zeros, which stay.
-    const auto& layout = cache_.state().layout;
-    const std::int64_t element = sizes_.type == KvType::kF32 ? 4 : sizes_.type == KvType::kF16 ? 2 : 1;
-    for (std::size_t at = 0; at < data.size(); at += static_cast<std::size_t>(layout.block_bytes)) {
-      for (std::int64_t slot = 0; slot < KvShape::kBlockSize; ++slot) {
-        std::byte* row = data.data() + at + layout.values_offset + slot * layout.padded_dim * element;
-        std::memset(row + sizes_.head_dim * element, 0,
-                    static_cast<std::size_t>((layout.padded_dim - sizes_.head_dim) * element));
-      }
-    }
+    const std::int64_t num_positions = block_size() * cache_.shape().num_blocks;
+    std::vector<std::int32_t> blocks(static_cast<std::size_t>(cache_.shape().num_blocks));
+    std::iota(blocks.begin(), blocks.end(), 0);
+    const SequenceRows all[] = {{0, static_cast<std::int32_t>(num_positions), 0, blocks, -1, false}};
+    auto garbage = device_.input(std::vector<float>(static_cast<std::size_t>(num_positions * kv_width()),
+                                                    std::numeric_limits<float>::quiet_NaN()));
+    pocket::store_kv(device_.context(), cache_, 1, {device_.context(), all}, garbage, garbage, kv_width());
   }
 
   // Computes rows [from, from + count) of several sequences in one call.
@@ -107,7 +95,7 @@ class Fixture {
     std::size_t sequence;
     std::int64_t from, count;
   };
-  void run(const std::vector<Part>& parts, bool reference = false) {
+  void run(const std::vector<Part>& parts) {
     std::vector<SequenceRows> rows;
     std::vector<float> q, k, v;
     std::int64_t num_rows = 0;
@@ -132,13 +120,13 @@ class Fixture {
         std::memcpy(v.data() + to * kv_stride, sequence.v.data() + at * kv_width(), bytes(kv_width()));
       }
     }
-    std::vector<float> out(static_cast<std::size_t>(num_rows * q_stride), 77.0f);
-    pocket::store_kv(context_, cache_, 1, rows, k.data(), v.data(), kv_stride);
-    if (reference) {
-      pocket::attend_reference(cache_, 1, attention_shape(), rows, q.data(), q_stride, out.data(), q_stride);
-    } else {
-      pocket::attend(context_, cache_, 1, attention_shape(), rows, q.data(), q_stride, out.data(), q_stride);
-    }
+    auto keys = device_.input(k), values = device_.input(v), queries = device_.input(q);
+    auto result = device_.output(std::vector<float>(static_cast<std::size_t>(num_rows * q_stride), 77.0f));
+    const pocket::SequenceTable table(device_.context(), rows);
+    pocket::store_kv(device_.context(), cache_, 1, table, keys, values, kv_stride);
+    pocket::attend(device_.context(), cache_, 1, attention_shape(), table, queries, q_stride, result, q_stride);
+    CHECK(keys.unchanged() && values.unchanged() && queries.unchanged());
+    const std::vector<float> out = result.values();
     for (std::int64_t row = 0; row < num_rows; ++row) {
       for (std::int64_t i = 0; i < gap; ++i) {
         CHECK_EQUAL(out[static_cast<std::size_t>(row * q_stride + q_width() + i)], 77.0f);
@@ -153,6 +141,7 @@ class Fixture {
   }
 
   KvCache& cache() { return cache_; }
+  pocket::Context& context() { return device_.context(); }
 
   std::vector<Sequence> sequences;
 
@@ -160,8 +149,7 @@ class Fixture {
   static std::size_t bytes(std::int64_t num_floats) { return static_cast<std::size_t>(num_floats) * sizeof(float); }
 
   Sizes sizes_;
-  ThreadPool threads_;
-  Context context_;
+  DeviceBench device_;
   KvCache cache_;
   std::mt19937 random_;
 };
@@ -195,203 +183,253 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
 }  // namespace
 
 TEST(attention_equals_reference) {
-  for (const Sizes& sizes : all_sizes()) {
-    Fixture fast(sizes, {sizes.num_positions});
-    fast.run({{0, 0, sizes.num_positions}});
-    const std::vector<float> result = fast.sequences[0].out;
-    fast.run({{0, 0, sizes.num_positions}}, true);
-    CHECK_CLOSE(largest_difference(result, fast.sequences[0].out), 0.0, 5e-6);
-  }
+  bench::on_each_device([](const std::string& name) {
+    for (const Sizes& sizes : all_sizes()) {
+      Fixture fast(name, sizes, {sizes.num_positions});
+      Fixture slow("reference", sizes, {sizes.num_positions});
+      fast.run({{0, 0, sizes.num_positions}});
+      slow.run({{0, 0, sizes.num_positions}});
+      CHECK_CLOSE(largest_difference(fast.sequences[0].out, slow.sequences[0].out), 0.0, 5e-6);
+    }
+  });
 }
 
 TEST(quantised_cache_is_near_the_exact_one) {
-  for (const Sizes& sizes : all_sizes()) {
-    if (sizes.type != KvType::kQ8_0) continue;
-    Sizes exact_sizes = sizes;
-    exact_sizes.type = KvType::kF16;
-    Fixture quantised(sizes, {sizes.num_positions});
-    Fixture exact(exact_sizes, {sizes.num_positions});
-    quantised.run({{0, 0, sizes.num_positions}});
-    exact.run({{0, 0, sizes.num_positions}});
-    CHECK_CLOSE(largest_difference(quantised.sequences[0].out, exact.sequences[0].out), 0.0, 0.05);
-  }
+  bench::on_each_device([](const std::string& name) {
+    for (const Sizes& sizes : all_sizes()) {
+      if (sizes.type != KvType::kQ8_0) continue;
+      Sizes exact_sizes = sizes;
+      exact_sizes.type = KvType::kF16;
+      Fixture quantised(name, sizes, {sizes.num_positions});
+      Fixture exact(name, exact_sizes, {sizes.num_positions});
+      quantised.run({{0, 0, sizes.num_positions}});
+      exact.run({{0, 0, sizes.num_positions}});
+      CHECK_CLOSE(largest_difference(quantised.sequences[0].out, exact.sequences[0].out), 0.0, 0.05);
+    }
+  });
 }
 
 TEST(a_row_has_the_same_bits_alone_in_chunks_in_batches_and_on_threads) {
-  for (const Sizes& sizes : all_sizes()) {
-    const std::int64_t n = sizes.num_positions;
-    const std::vector<std::int64_t> lengths = {n, n / 2 + 1, 17};
-    Fixture whole(sizes, lengths);
-    whole.run({{0, 0, n}});
-    whole.run({{1, 0, lengths[1]}});
-    whole.run({{2, 0, lengths[2]}});
+  bench::on_each_device([](const std::string& name) {
+    for (const Sizes& sizes : all_sizes()) {
+      const std::int64_t n = sizes.num_positions;
+      const std::vector<std::int64_t> lengths = {n, n / 2 + 1, 17};
+      Fixture whole(name, sizes, lengths);
+      whole.run({{0, 0, n}});
+      whole.run({{1, 0, lengths[1]}});
+      whole.run({{2, 0, lengths[2]}});
 
-    Fixture alone(sizes, lengths);
-    for (std::size_t i = 0; i < lengths.size(); ++i) {
-      for (std::int64_t row = 0; row < lengths[i]; ++row) alone.run({{i, row, 1}});
-    }
-    Fixture chunks(sizes, lengths, 2);
-    for (std::size_t i = 0; i < lengths.size(); ++i) {
-      std::int64_t step = 1;
-      for (std::int64_t row = 0; row < lengths[i]; row += step, step = step * 2 + 1) {
-        if (row != 0) step = std::min(step, lengths[i] - row);
-        chunks.run({{i, row, std::min(step, lengths[i] - row)}});
+      Fixture alone(name, sizes, lengths);
+      for (std::size_t i = 0; i < lengths.size(); ++i) {
+        for (std::int64_t row = 0; row < lengths[i]; ++row) alone.run({{i, row, 1}});
+      }
+      Fixture chunks(name, sizes, lengths, 2);
+      for (std::size_t i = 0; i < lengths.size(); ++i) {
+        std::int64_t step = 1;
+        for (std::int64_t row = 0; row < lengths[i]; row += step, step = step * 2 + 1) {
+          if (row != 0) step = std::min(step, lengths[i] - row);
+          chunks.run({{i, row, std::min(step, lengths[i] - row)}});
+        }
+      }
+      // Sequence 0 advances one by one while the others are prefilled in the same calls.
+      Fixture batches(name, sizes, lengths, 2);
+      batches.run({{0, 0, n - 3}});
+      batches.run({{1, 0, lengths[1] - 2}, {0, n - 3, 1}, {2, 0, 5}});
+      batches.run({{0, n - 2, 1}, {2, 5, 12}, {1, lengths[1] - 2, 1}});
+      batches.run({{1, lengths[1] - 1, 1}, {0, n - 1, 1}});
+      for (std::size_t i = 0; i < lengths.size(); ++i) {
+        CHECK(same_bits(whole.sequences[i].out, alone.sequences[i].out));
+        CHECK(same_bits(whole.sequences[i].out, chunks.sequences[i].out));
+        CHECK(same_bits(whole.sequences[i].out, batches.sequences[i].out));
       }
     }
-    // Sequence 0 advances one by one while the others are prefilled in the same calls.
-    Fixture batches(sizes, lengths, 2);
-    batches.run({{0, 0, n - 3}});
-    batches.run({{1, 0, lengths[1] - 2}, {0, n - 3, 1}, {2, 0, 5}});
-    batches.run({{0, n - 2, 1}, {2, 5, 12}, {1, lengths[1] - 2, 1}});
-    batches.run({{1, lengths[1] - 1, 1}, {0, n - 1, 1}});
-    for (std::size_t i = 0; i < lengths.size(); ++i) {
-      CHECK(same_bits(whole.sequences[i].out, alone.sequences[i].out));
-      CHECK(same_bits(whole.sequences[i].out, chunks.sequences[i].out));
-      CHECK(same_bits(whole.sequences[i].out, batches.sequences[i].out));
-    }
-  }
+  });
 }
 
 TEST(what_unused_slots_hold_does_not_matter) {
-  for (const Sizes& sizes : all_sizes()) {
-    const std::int64_t n = sizes.num_positions;
-    Fixture clean(sizes, {n});
-    Fixture dirty(sizes, {n}, 2, true);
-    clean.run({{0, 0, n}});
-    std::int64_t done = 0;
-    for (const std::int64_t count : {std::int64_t{1}, std::int64_t{30}, n - 33, std::int64_t{1}, std::int64_t{1}}) {
-      dirty.run({{0, done, count}});
-      done += count;
+  bench::on_each_device([](const std::string& name) {
+    for (const Sizes& sizes : all_sizes()) {
+      const std::int64_t n = sizes.num_positions;
+      Fixture clean(name, sizes, {n});
+      Fixture dirty(name, sizes, {n}, 2);
+      dirty.fill_with_garbage();
+      clean.run({{0, 0, n}});
+      std::int64_t done = 0;
+      for (const std::int64_t count : {std::int64_t{1}, std::int64_t{30}, n - 33, std::int64_t{1}, std::int64_t{1}}) {
+        dirty.run({{0, done, count}});
+        done += count;
+      }
+      CHECK_EQUAL(done, n);
+      CHECK(same_bits(clean.sequences[0].out, dirty.sequences[0].out));
     }
-    CHECK_EQUAL(done, n);
-    CHECK(same_bits(clean.sequences[0].out, dirty.sequences[0].out));
-  }
+  });
 }
 
 // Long sequences of few heads are divided by segments when there are threads to spare.
 TEST(segments_computed_apart_give_the_same_bits) {
-  for (const KvType type : {KvType::kF16, KvType::kQ8_0, KvType::kF32}) {
-    for (const std::int32_t window : {0, 600}) {
-      const Sizes sizes{4, 1, 32, window, type, 1100};
-      Fixture one(sizes, {sizes.num_positions}, 1);
-      Fixture two(sizes, {sizes.num_positions}, 2);
-      for (Fixture* fixture : {&one, &two}) {
-        fixture->run({{0, 0, 1000}});
-        fixture->run({{0, 1000, 98}});
-        fixture->run({{0, 1098, 1}});
-        fixture->run({{0, 1099, 1}});
+  bench::on_each_device([](const std::string& name) {
+    for (const KvType type : {KvType::kF16, KvType::kQ8_0, KvType::kF32}) {
+      for (const std::int32_t window : {0, 600}) {
+        const Sizes sizes{4, 1, 32, window, type, 1100};
+        Fixture one(name, sizes, {sizes.num_positions}, 1);
+        Fixture two(name, sizes, {sizes.num_positions}, 2);
+        for (Fixture* fixture : {&one, &two}) {
+          fixture->run({{0, 0, 1000}});
+          fixture->run({{0, 1000, 98}});
+          fixture->run({{0, 1098, 1}});
+          fixture->run({{0, 1099, 1}});
+        }
+        CHECK(same_bits(one.sequences[0].out, two.sequences[0].out));
+        Fixture slow("reference", sizes, {sizes.num_positions});
+        slow.run({{0, 0, sizes.num_positions}});
+        CHECK_CLOSE(largest_difference(one.sequences[0].out, slow.sequences[0].out), 0.0, 5e-6);
       }
-      CHECK(same_bits(one.sequences[0].out, two.sequences[0].out));
-      two.run({{0, 1090, 10}}, true);
-      CHECK_CLOSE(largest_difference(one.sequences[0].out, two.sequences[0].out), 0.0, 5e-6);
     }
-  }
+  });
 }
 
 TEST(sharp_and_flat_scores) {
-  const Sizes sizes{2, 1, 32, 0, KvType::kF16, 200};
-  for (const float factor : {0.0f, 100.0f, 3000.0f}) {
-    Fixture fixture(sizes, {sizes.num_positions});
-    for (float& q : fixture.sequences[0].q) q *= factor;
-    fixture.run({{0, 0, sizes.num_positions}});
-    const std::vector<float> result = fixture.sequences[0].out;
-    fixture.run({{0, 0, sizes.num_positions}}, true);
-    CHECK_CLOSE(largest_difference(result, fixture.sequences[0].out), 0.0, factor > 1000.0f ? 2e-3 : 1e-4);
-  }
+  bench::on_each_device([](const std::string& name) {
+    const Sizes sizes{2, 1, 32, 0, KvType::kF16, 200};
+    for (const float factor : {0.0f, 100.0f, 3000.0f}) {
+      Fixture fixture(name, sizes, {sizes.num_positions});
+      for (float& q : fixture.sequences[0].q) q *= factor;
+      Fixture slow("reference", sizes, {sizes.num_positions});
+      slow.sequences[0].q = fixture.sequences[0].q;
+      fixture.run({{0, 0, sizes.num_positions}});
+      slow.run({{0, 0, sizes.num_positions}});
+      CHECK_CLOSE(largest_difference(fixture.sequences[0].out, slow.sequences[0].out), 0.0,
+                  factor > 1000.0f ? 2e-3 : 1e-4);
+    }
+  });
 }
 
 TEST(values_too_large_for_half_precision_saturate) {
-  const Sizes sizes{1, 1, 16, 0, KvType::kF16, 3};
-  Fixture fixture(sizes, {3});
-  fixture.sequences[0].v[0] = 1e6f;
-  fixture.sequences[0].v[1] = -1e6f;
-  fixture.run({{0, 0, 3}});
-  CHECK_EQUAL(fixture.sequences[0].out[0], 65504.0f);
-  CHECK_EQUAL(fixture.sequences[0].out[1], -65504.0f);
-  for (const float y : fixture.sequences[0].out) CHECK(std::isfinite(y));
+  bench::on_each_device([](const std::string& name) {
+    const Sizes sizes{1, 1, 16, 0, KvType::kF16, 3};
+    Fixture fixture(name, sizes, {3});
+    fixture.sequences[0].v[0] = 1e6f;
+    fixture.sequences[0].v[1] = -1e6f;
+    fixture.run({{0, 0, 3}});
+    CHECK_EQUAL(fixture.sequences[0].out[0], 65504.0f);
+    CHECK_EQUAL(fixture.sequences[0].out[1], -65504.0f);
+    for (const float y : fixture.sequences[0].out) CHECK(std::isfinite(y));
+  });
 }
 
 TEST(a_cache_of_floats_keeps_keys_and_values_as_they_are) {
-  const Sizes sizes{1, 1, 20, 0, KvType::kF32, 19};
-  Fixture fixture(sizes, {19});
-  Sequence& sequence = fixture.sequences[0];
-  sequence.k[0] = 1e-30f;
-  sequence.v[0] = 1e6f;
-  sequence.v[1] = INFINITY;  // saturates: a weight of 0 times it would be NaN
-  sequence.v[2] = -INFINITY;
-  fixture.run({{0, 0, 19}});
-  const auto& state = fixture.cache().state();
-  constexpr double kLargest = std::numeric_limits<float>::max();
-  for (std::int32_t position = 0; position < 19; ++position) {
-    const std::int32_t block = sequence.blocks[static_cast<std::size_t>(position / 16)];
-    for (std::int32_t dim = 0; dim < 20; ++dim) {
-      const auto at = static_cast<std::size_t>(position * 20 + dim);
-      CHECK_EQUAL(state.key(1, 0, block, position % 16, dim), double{sequence.k[at]});
-      const double value = std::clamp<double>(sequence.v[at], -kLargest, kLargest);
-      CHECK_EQUAL(state.value(1, 0, block, position % 16, dim), value);
+  bench::on_each_device([](const std::string& name) {
+    const Sizes sizes{1, 1, 20, 0, KvType::kF32, 19};
+    Fixture fixture(name, sizes, {19});
+    Sequence& sequence = fixture.sequences[0];
+    sequence.k[0] = 1e-30f;
+    sequence.v[0] = 1e6f;
+    sequence.v[1] = INFINITY;  // saturates: a weight of 0 times it would be NaN
+    sequence.v[2] = -INFINITY;
+    fixture.run({{0, 0, 19}});
+    constexpr float kLargest = std::numeric_limits<float>::max();
+    const auto block_size = static_cast<std::int32_t>(fixture.block_size());
+    for (std::int32_t position = 0; position < 19; ++position) {
+      const std::int32_t block = sequence.blocks[static_cast<std::size_t>(position / block_size)];
+      std::vector<float> key(20), value(20);
+      pocket::load_kv(fixture.context(), fixture.cache(), 1, block, position % block_size, key, value);
+      for (std::size_t dim = 0; dim < 20; ++dim) {
+        const std::size_t at = static_cast<std::size_t>(position) * 20 + dim;
+        CHECK_EQUAL(key[dim], sequence.k[at]);
+        CHECK_EQUAL(value[dim], std::clamp(sequence.v[at], -kLargest, kLargest));
+      }
     }
-  }
-  CHECK_EQUAL(sequence.out[0], 1e6f);
+    CHECK_EQUAL(sequence.out[0], 1e6f);
+  });
 }
 
 // A product below the smallest float rounds to a zero of its sign, which a row's neighbours must not change: here some
 // rows see zeros of high weight and negative values of low weight, and those after them in the tile positive values.
 TEST(values_that_underflow_give_the_same_bits_in_any_tile) {
-  struct Steps {
-    std::int64_t zeros, negatives, all;  // positions up to which
-  };
-  for (const Steps& steps : {Steps{1, 40, 60}, Steps{256, 512, 530}}) {  // inside a span, and between segments
-    const Sizes sizes{4, 1, 20, 0, KvType::kF32, steps.all};
-    Fixture whole(sizes, {steps.all});
-    Fixture alone(sizes, {steps.all});
-    for (Fixture* fixture : {&whole, &alone}) {
-      Sequence& sequence = fixture->sequences[0];
-      std::fill(sequence.q.begin(), sequence.q.end(), 1.0f);
-      for (std::int64_t position = 0; position < steps.all; ++position) {
-        constexpr float kSmallest = std::numeric_limits<float>::denorm_min();
-        const bool is_zero = position < steps.zeros;
-        const float value = is_zero ? -0.0f : position < steps.negatives ? -kSmallest : kSmallest;
-        std::fill_n(sequence.k.begin() + position * sizes.head_dim, sizes.head_dim, is_zero ? 4.0f : 0.0f);
-        std::fill_n(sequence.v.begin() + position * sizes.head_dim, sizes.head_dim, value);
+  bench::on_each_device([](const std::string& name) {
+    struct Steps {
+      std::int64_t zeros, negatives, all;  // positions up to which
+    };
+    for (const Steps& steps : {Steps{1, 40, 60}, Steps{256, 512, 530}}) {  // inside a span, and between segments
+      const Sizes sizes{4, 1, 20, 0, KvType::kF32, steps.all};
+      Fixture whole(name, sizes, {steps.all});
+      Fixture alone(name, sizes, {steps.all});
+      for (Fixture* fixture : {&whole, &alone}) {
+        Sequence& sequence = fixture->sequences[0];
+        std::fill(sequence.q.begin(), sequence.q.end(), 1.0f);
+        for (std::int64_t position = 0; position < steps.all; ++position) {
+          constexpr float kSmallest = std::numeric_limits<float>::denorm_min();
+          const bool is_zero = position < steps.zeros;
+          const float value = is_zero ? -0.0f : position < steps.negatives ? -kSmallest : kSmallest;
+          std::fill_n(sequence.k.begin() + position * sizes.head_dim, sizes.head_dim, is_zero ? 4.0f : 0.0f);
+          std::fill_n(sequence.v.begin() + position * sizes.head_dim, sizes.head_dim, value);
+        }
       }
+      whole.run({{0, 0, steps.all}});
+      for (std::int64_t row = 0; row < steps.all; ++row) alone.run({{0, row, 1}});
+      CHECK(same_bits(whole.sequences[0].out, alone.sequences[0].out));
     }
-    whole.run({{0, 0, steps.all}});
-    for (std::int64_t row = 0; row < steps.all; ++row) alone.run({{0, row, 1}});
-    CHECK(same_bits(whole.sequences[0].out, alone.sequences[0].out));
-  }
+  });
 }
 
 TEST(copied_blocks_serve_another_sequence) {
-  for (const KvType type : {KvType::kF16, KvType::kQ8_0, KvType::kF32}) {
-    const Sizes sizes{4, 2, 32, 0, type, 24};
-    Fixture fixture(sizes, {24, 24});
-    fixture.sequences[1].q = fixture.sequences[0].q;
-    fixture.run({{0, 0, 24}});
-    for (std::size_t i = 0; i < 2; ++i) {
-      fixture.cache().copy_block(fixture.sequences[0].blocks[i], fixture.sequences[1].blocks[i]);
+  bench::on_each_device([](const std::string& name) {
+    for (const KvType type : {KvType::kF16, KvType::kQ8_0, KvType::kF32}) {
+      const Sizes sizes{4, 2, 32, 0, type, 24};
+      Fixture fixture(name, sizes, {24, 24});
+      fixture.sequences[1].q = fixture.sequences[0].q;
+      fixture.run({{0, 0, 24}});
+      for (std::size_t i = 0; i < fixture.sequences[0].blocks.size(); ++i) {
+        fixture.cache().copy_block(fixture.context(), fixture.sequences[0].blocks[i],
+                                   fixture.sequences[1].blocks[i]);
+      }
+      // Only the last row is new, with the same key and value.
+      fixture.sequences[1].k = fixture.sequences[0].k;
+      fixture.sequences[1].v = fixture.sequences[0].v;
+      fixture.run({{1, 23, 1}});
+      const auto last = [&](std::size_t i) {
+        return std::vector<float>(fixture.sequences[i].out.end() - fixture.q_width(), fixture.sequences[i].out.end());
+      };
+      CHECK(same_bits(last(0), last(1)));
     }
-    // Only the last row is new, with the same key and value.
-    fixture.sequences[1].k = fixture.sequences[0].k;
-    fixture.sequences[1].v = fixture.sequences[0].v;
-    fixture.run({{1, 23, 1}});
-    const auto last = [&](std::size_t i) {
-      return std::vector<float>(fixture.sequences[i].out.end() - fixture.q_width(), fixture.sequences[i].out.end());
-    };
-    CHECK(same_bits(last(0), last(1)));
-  }
+  });
 }
 
 TEST(cache_sizes) {
-  const KvShape shape{30, 3, 64, 10, KvType::kF16};
-  CHECK_EQUAL(KvCache::block_bytes(shape), std::size_t{30 * 3 * 64 * 16 * 2 * 2});
-  CHECK_EQUAL(KvCache(shape).num_bytes(), std::size_t{10} * KvCache::block_bytes(shape));
+  DeviceBench device("cpu");
+  pocket::Context& context = device.context();
+  const KvShape shape{30, 3, 64, 10, pocket::kv_block_size(context), KvType::kF16};
+  CHECK_EQUAL(pocket::kv_block_bytes(context, shape), std::size_t{30 * 3 * 64 * 16 * 2 * 2});
+  CHECK_EQUAL(KvCache(context, shape).num_bytes(), std::size_t{10} * pocket::kv_block_bytes(context, shape));
   KvShape quantised = shape;
   quantised.type = KvType::kQ8_0;
-  CHECK_EQUAL(KvCache::block_bytes(quantised), std::size_t{30 * 3 * (64 * 16 * 2 + 2 * 16 * 4)});
+  CHECK_EQUAL(pocket::kv_block_bytes(context, quantised), std::size_t{30 * 3 * (64 * 16 * 2 + 2 * 16 * 4)});
   KvShape exact = shape;
   exact.type = KvType::kF32;
-  CHECK_EQUAL(KvCache::block_bytes(exact), std::size_t{30 * 3 * 64 * 16 * 2 * 4});
-  KvShape empty = shape;
-  empty.num_blocks = 0;
-  CHECK_THROWS(pocket::Error, KvCache{empty});
+  CHECK_EQUAL(pocket::kv_block_bytes(context, exact), std::size_t{30 * 3 * 64 * 16 * 2 * 4});
+}
+
+TEST(impossible_caches_are_refused) {
+  bench::on_each_device([](const std::string& name) {
+    DeviceBench device(name);
+    KvShape shape{30, 3, 64, 0, pocket::kv_block_size(device.context()), KvType::kF16};
+    CHECK_THROWS(pocket::Error, KvCache(device.context(), shape));
+    shape.num_blocks = 2;
+    shape.block_size *= 2;
+    CHECK_THROWS(pocket::Error, KvCache(device.context(), shape));
+  });
+}
+
+TEST(a_cache_of_another_device_is_refused) {
+  DeviceBench cpu("cpu"), reference("reference");
+  KvCache cache(cpu.context(), {1, 1, 16, 2, pocket::kv_block_size(cpu.context()), KvType::kF16});
+  try {
+    cache.copy_block(reference.context(), 0, 1);
+  } catch (const pocket::Error& error) {
+    CHECK(error.kind() == pocket::ErrorKind::kEngine);
+    CHECK(std::string(error.what()).find("\"cpu\"") != std::string::npos);
+    CHECK(std::string(error.what()).find("\"reference\"") != std::string::npos);
+    return;
+  }
+  CHECK(false);
 }

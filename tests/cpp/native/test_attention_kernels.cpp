@@ -11,6 +11,7 @@
 #include "check.h"
 #include "kernels/cpu/attention/kv_cache.h"
 #include "kernels/cpu/simd/dispatch.h"
+#include "kernels/devices.h"
 
 using namespace pocket;
 
@@ -42,8 +43,10 @@ std::vector<float> random_floats(std::mt19937& random, std::int64_t count, float
 std::vector<float> attend_by(const AttentionKernels& kernels, const Sizes& sizes, std::int32_t num_rows) {
   const std::int64_t n = sizes.num_positions;
   std::mt19937 random(3);
-  KvCache cache(KvShape{1, 1, sizes.head_dim, static_cast<std::int32_t>(n / 16 + 1), sizes.type});
-  KvCache::State& state = cache.state();
+  ThreadPool threads(1);
+  Context context = open_device("cpu", threads);
+  KvCache cache(context, {1, 1, sizes.head_dim, static_cast<std::int32_t>(n / 16 + 1), 16, sizes.type});
+  const cpu::KvView<std::byte> state = cpu::view_of(cache);
   std::vector<std::int32_t> blocks(static_cast<std::size_t>(cache.shape().num_blocks));
   std::iota(blocks.rbegin(), blocks.rend(), 0);
   AttentionTile tile;

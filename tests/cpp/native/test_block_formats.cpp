@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "core/half.h"
 #include "kernels/cpu/linear/packed_form.h"
-#include "kernels/linear.h"
+#include "kernels/dequantize.h"
 
 namespace {
 

@@ -1,22 +1,21 @@
-// Gated DeltaNet against its reference; one-by-one and chunked forms; the same bits whatever the batch and the threads.
+// Gated DeltaNet on every device against the reference; one-by-one and chunked forms; the same bits whatever the batch
+// and the threads.
 #include <cmath>
 #include <cstring>
 #include <random>
 #include <vector>
 
-#include "check.h"
 #include "core/error.h"
-#include "kernels/delta_net.h"
+#include "device_tensor.h"
 
 namespace {
 
-using pocket::Context;
+using bench::DeviceBench;
 using pocket::DeltaNetInputs;
 using pocket::DeltaNetShape;
 using pocket::DeltaNetStates;
 using pocket::DeltaNetWeights;
 using pocket::SequenceRows;
-using pocket::ThreadPool;
 
 std::vector<float> random_floats(std::mt19937& random, std::int64_t count, float scale = 1.0f) {
   std::normal_distribution<float> normal(0.0f, scale);
@@ -41,8 +40,12 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
 // Sequences of random inputs, each with a state slot; run() computes any rows of them in one call.
 class Fixture {
  public:
-  Fixture(const DeltaNetShape& shape, std::int64_t num_sequences, std::int64_t length, float decay_scale = 1.0f)
-      : shape_(shape), length_(length), states(shape, static_cast<std::int32_t>(num_sequences)) {
+  Fixture(std::string_view device, const DeltaNetShape& shape, std::int64_t num_sequences, std::int64_t length,
+          float decay_scale = 1.0f, int num_threads = 1)
+      : device(device, num_threads),
+        shape_(shape),
+        length_(length),
+        states(this->device.context(), shape, static_cast<std::int32_t>(num_sequences)) {
     std::mt19937 random(5);
     const std::int64_t rows = num_sequences * length;
     conv_ = random_floats(random, shape.conv_channels() * shape.kernel_size, 0.5f);
@@ -63,9 +66,8 @@ class Fixture {
     std::int64_t sequence, from, count;
     bool chunked;
   };
-  enum class Form { kFast, kReference };
 
-  void run(const std::vector<Part>& parts, int num_threads = 1, Form form = Form::kFast) {
+  void run(const std::vector<Part>& parts) {
     const std::int64_t gap = 3;
     std::int64_t num_rows = 0;
     for (const Part& part : parts) num_rows += part.count;
@@ -80,9 +82,12 @@ class Fixture {
       }
       return rows;
     };
-    const std::vector<float> mixed = gather(mixed_, shape_.conv_channels()), z = gather(z_, value_width());
-    const std::vector<float> alpha = gather(alpha_, shape_.num_value_heads);
-    const std::vector<float> beta = gather(beta_, shape_.num_value_heads);
+    auto mixed = device.input(gather(mixed_, shape_.conv_channels()));
+    auto z = device.input(gather(z_, value_width()));
+    auto alpha = device.input(gather(alpha_, shape_.num_value_heads));
+    auto beta = device.input(gather(beta_, shape_.num_value_heads));
+    auto conv = device.input(conv_), decay = device.input(decay_), dt_bias = device.input(dt_bias_);
+    auto norm = device.input(norm_);
     std::vector<SequenceRows> sequences;
     std::int32_t first_row = 0;
     for (const Part& part : parts) {
@@ -95,18 +100,15 @@ class Fixture {
       sequences.push_back(one);
       first_row += one.num_rows;
     }
-    const DeltaNetInputs inputs{mixed.data(), z.data(), alpha.data(), beta.data(), shape_.conv_channels() + gap,
-                                value_width() + gap, shape_.num_value_heads + gap, shape_.num_value_heads + gap};
-    const DeltaNetWeights weights{conv_.data(), decay_.data(), dt_bias_.data(), norm_.data(), 1e-6f};
+    const DeltaNetInputs inputs{mixed, z, alpha, beta, shape_.conv_channels() + gap, value_width() + gap,
+                                shape_.num_value_heads + gap, shape_.num_value_heads + gap};
+    const DeltaNetWeights weights{conv, decay, dt_bias, norm, 1e-6f};
     const std::int64_t out_stride = value_width() + 1;
-    std::vector<float> result(static_cast<std::size_t>(num_rows * out_stride), 5.0f);
-    if (form == Form::kReference) {
-      pocket::delta_net_reference(states, 1, weights, sequences, inputs, result.data(), out_stride);
-    } else {
-      ThreadPool threads(num_threads);
-      Context context{threads};
-      pocket::delta_net(context, states, 1, weights, sequences, inputs, result.data(), out_stride);
-    }
+    auto written = device.output(std::vector<float>(static_cast<std::size_t>(num_rows * out_stride), 5.0f));
+    const pocket::SequenceTable table(device.context(), sequences);
+    pocket::delta_net(device.context(), states, 1, weights, table, inputs, written, out_stride);
+    for (const auto* each : {&mixed, &z, &alpha, &beta, &conv, &decay, &dt_bias, &norm}) CHECK(each->unchanged());
+    const std::vector<float> result = written.values();
     const float* from = result.data();
     for (const Part& part : parts) {
       for (std::int64_t row = 0; row < part.count; ++row, from += out_stride) {
@@ -117,13 +119,17 @@ class Fixture {
     }
   }
 
-  std::vector<float> state(std::int32_t slot) {
-    const std::span<std::byte> bytes = states.slot(slot);
-    std::vector<float> copy(bytes.size() / sizeof(float));
-    std::memcpy(copy.data(), bytes.data(), bytes.size());
-    return copy;
+  // As the device keeps it.
+  std::vector<std::byte> state(std::int32_t slot) {
+    std::vector<std::byte> bytes(states.slot_bytes());
+    pocket::copy_to_host(device.context(), static_cast<const std::byte*>(states.slot(slot)), std::span(bytes));
+    return bytes;
+  }
+  void set_state(std::int32_t slot, const std::vector<std::byte>& bytes) {
+    pocket::copy_from_host(device.context(), std::span(bytes), states.slot(slot));
   }
 
+  DeviceBench device;
   DeltaNetShape shape_;
   std::int64_t length_;
   std::vector<float> conv_, decay_, dt_bias_, norm_, mixed_, z_, alpha_, beta_;
@@ -148,77 +154,87 @@ const std::vector<DeltaNetShape>& shapes() {
 }  // namespace
 
 TEST(one_by_one_equals_reference) {
-  for (const DeltaNetShape& shape : shapes()) {
-    Fixture fast(shape, 1, 40), slow(shape, 1, 40);
-    fast.run({{0, 0, 33, false}});
-    for (std::int64_t row = 33; row < 40; ++row) fast.run({{0, row, 1, false}});
-    slow.run({{0, 0, 40, false}}, 1, Fixture::Form::kReference);
-    CHECK_CLOSE(largest_difference(fast.out, slow.out), 0.0, 2e-5);
-    CHECK_CLOSE(largest_difference(fast.state(0), slow.state(0)), 0.0, 2e-6);
-  }
+  bench::on_each_device([](const std::string& name) {
+    for (const DeltaNetShape& shape : shapes()) {
+      Fixture fast(name, shape, 1, 40), slow("reference", shape, 1, 40);
+      fast.run({{0, 0, 33, false}});
+      for (std::int64_t row = 33; row < 40; ++row) fast.run({{0, row, 1, false}});
+      slow.run({{0, 0, 40, false}});
+      CHECK_CLOSE(largest_difference(fast.out, slow.out), 0.0, 2e-5);
+    }
+  });
 }
 
 TEST(chunks_equal_reference) {
-  for (const DeltaNetShape& shape : shapes()) {
-    // Strong decay makes the upper triangle's exponents large, weak decay keeps long memories.
-    for (const float decay_scale : {0.01f, 1.0f, 60.0f}) {
-      Fixture fast(shape, 1, 150, decay_scale), slow(shape, 1, 150, decay_scale);
-      fast.run({{0, 0, 64, true}});
-      fast.run({{0, 64, 86, true}});
-      slow.run({{0, 0, 150, false}}, 1, Fixture::Form::kReference);
-      CHECK_CLOSE(largest_difference(fast.out, slow.out), 0.0, 5e-5);
-      CHECK_CLOSE(largest_difference(fast.state(0), slow.state(0)), 0.0, 5e-6);
+  bench::on_each_device([](const std::string& name) {
+    for (const DeltaNetShape& shape : shapes()) {
+      // Strong decay makes the upper triangle's exponents large, weak decay keeps long memories.
+      for (const float decay_scale : {0.01f, 1.0f, 60.0f}) {
+        Fixture fast(name, shape, 1, 152, decay_scale), slow("reference", shape, 1, 152, decay_scale);
+        fast.run({{0, 0, 64, true}});
+        fast.run({{0, 64, 86, true}});
+        fast.run({{0, 150, 2, false}});  // from the state that the chunks left
+        slow.run({{0, 0, 152, false}});
+        CHECK_CLOSE(largest_difference(fast.out, slow.out), 0.0, 5e-5);
+      }
     }
-  }
+  });
 }
 
 TEST(rows_have_the_same_bits_in_any_batch) {
-  for (const DeltaNetShape& shape : shapes()) {
-    const std::int64_t n = 140;
-    Fixture whole(shape, 3, n), apart(shape, 3, n);
-    for (std::int64_t sequence = 0; sequence < 3; ++sequence) {
-      whole.run({{sequence, 0, 128, true}});
-      whole.run({{sequence, 128, 12, false}});
+  bench::on_each_device([](const std::string& name) {
+    for (const DeltaNetShape& shape : shapes()) {
+      const std::int64_t n = 140;
+      Fixture whole(name, shape, 3, n), apart(name, shape, 3, n, 1.0f, 2);
+      for (std::int64_t sequence = 0; sequence < 3; ++sequence) {
+        whole.run({{sequence, 0, 128, true}});
+        whole.run({{sequence, 128, 12, false}});
+      }
+      apart.run({{1, 0, 64, true}, {0, 0, 128, true}});
+      apart.run({{2, 0, 128, true}, {0, 128, 1, false}, {1, 64, 64, true}});
+      apart.run({{0, 129, 5, false}, {1, 128, 12, false}, {2, 128, 1, false}});
+      apart.run({{2, 129, 11, false}, {0, 134, 6, false}});
+      CHECK(same_bits(whole.out, apart.out));
+      for (std::int32_t slot = 0; slot < 3; ++slot) CHECK(whole.state(slot) == apart.state(slot));
     }
-    apart.run({{1, 0, 64, true}, {0, 0, 128, true}}, 2);
-    apart.run({{2, 0, 128, true}, {0, 128, 1, false}, {1, 64, 64, true}}, 2);
-    apart.run({{0, 129, 5, false}, {1, 128, 12, false}, {2, 128, 1, false}}, 2);
-    apart.run({{2, 129, 11, false}, {0, 134, 6, false}}, 2);
-    CHECK(same_bits(whole.out, apart.out));
-    for (std::int32_t slot = 0; slot < 3; ++slot) CHECK(same_bits(whole.state(slot), apart.state(slot)));
-  }
+  });
 }
 
 TEST(a_partial_last_chunk_gives_its_rows_the_same_bits) {
-  for (const DeltaNetShape& shape : shapes()) {
-    Fixture whole(shape, 1, 128);
-    whole.run({{0, 0, 128, true}});
-    for (const std::int64_t count : {1, 2, 7, 16, 33, 50, 63}) {
-      Fixture part(shape, 1, 128);
-      part.run({{0, 0, 64 + count, true}});
-      std::vector<float> expected(whole.out.begin(), whole.out.begin() + (64 + count) * whole.value_width());
-      part.out.resize(expected.size());
-      CHECK(same_bits(part.out, expected));
+  bench::on_each_device([](const std::string& name) {
+    for (const DeltaNetShape& shape : shapes()) {
+      Fixture whole(name, shape, 1, 128);
+      whole.run({{0, 0, 128, true}});
+      for (const std::int64_t count : {1, 2, 7, 16, 33, 50, 63}) {
+        Fixture part(name, shape, 1, 128);
+        part.run({{0, 0, 64 + count, true}});
+        std::vector<float> expected(whole.out.begin(), whole.out.begin() + (64 + count) * whole.value_width());
+        part.out.resize(expected.size());
+        CHECK(same_bits(part.out, expected));
+      }
     }
-  }
+  });
 }
 
 TEST(a_snapshot_continues_with_the_same_bits) {
-  const DeltaNetShape shape = shape_of(2, 4, 16, 16);
-  Fixture fixture(shape, 1, 80);
-  fixture.run({{0, 0, 64, true}});
-  const std::vector<float> snapshot = fixture.state(0);
-  fixture.run({{0, 64, 16, false}});
-  const std::vector<float> first = fixture.out;
-  fixture.states.clear(0);
-  const std::span<std::byte> bytes = fixture.states.slot(0);
-  for (const std::byte one : bytes) CHECK(one == std::byte{0});
-  std::memcpy(bytes.data(), snapshot.data(), bytes.size());
-  fixture.run({{0, 64, 16, false}});
-  CHECK(same_bits(first, fixture.out));
+  bench::on_each_device([](const std::string& name) {
+    Fixture fixture(name, shape_of(2, 4, 16, 16), 1, 80);
+    fixture.run({{0, 0, 64, true}});
+    const std::vector<std::byte> snapshot = fixture.state(0);
+    fixture.run({{0, 64, 16, false}});
+    const std::vector<float> first = fixture.out;
+    fixture.states.clear(fixture.device.context(), 0);
+    for (const std::byte one : fixture.state(0)) CHECK(one == std::byte{0});
+    fixture.set_state(0, snapshot);
+    fixture.run({{0, 64, 16, false}});
+    CHECK(same_bits(first, fixture.out));
+  });
 }
 
 TEST(impossible_shapes_are_refused) {
-  CHECK_THROWS(pocket::Error, DeltaNetStates(shape_of(2, 3, 16, 16), 1));
-  CHECK_THROWS(pocket::Error, DeltaNetStates(shape_of(2, 4, 16, 16), 0));
+  bench::on_each_device([](const std::string& name) {
+    DeviceBench device(name);
+    CHECK_THROWS(pocket::Error, DeltaNetStates(device.context(), shape_of(2, 3, 16, 16), 1));
+    CHECK_THROWS(pocket::Error, DeltaNetStates(device.context(), shape_of(2, 4, 16, 16), 0));
+  });
 }

@@ -1,7 +1,7 @@
 // Real (tiny, random) models in the engine: what is shared, batched, cut or recomputed changes no bit of an answer.
 #include <optional>
 
-#include "check.h"
+#include "device_tensor.h"
 #include "engine/engine.h"
 #include "engine_gate.h"
 #include "engine_recorder.h"
@@ -26,13 +26,19 @@ class GatedModel final : public Model {
 };
 
 struct Bench {
-  Bench(const MemoryModel& memory, std::int32_t num_slots, std::int64_t num_blocks, const EngineOptions& options) {
+  // `num_positions`: of all blocks of the cache together.
+  Bench(const std::string& device, const MemoryModel& memory, std::int32_t num_slots, std::int64_t num_positions,
+        const EngineOptions& options) {
     RuntimeOptions sizes;
+    sizes.device = device;
     sizes.num_threads = 2;
     sizes.num_slots = num_slots;
     const Runtime::Load load = [&](Context& context) {
       auto model = load_model(context, memory.config, memory.source, {}, nullptr);
-      sizes.kv_cache_bytes = num_blocks * static_cast<std::int64_t>(KvCache::block_bytes(model->shape().kv));
+      KvShape shape = model->shape().kv;
+      shape.block_size = kv_block_size(context);
+      const std::int64_t num_blocks = num_positions / shape.block_size;
+      sizes.kv_cache_bytes = num_blocks * static_cast<std::int64_t>(kv_block_bytes(context, shape));
       return std::make_unique<GatedModel>(std::move(model), gate);
     };
     runtime.emplace(load, sizes);
@@ -73,16 +79,16 @@ std::vector<Request> requests() {
   return all;
 }
 
-void check_same_bits(const MemoryModel& memory) {
+void check_same_bits(const std::string& device, const MemoryModel& memory) {
   const auto all = requests();
-  Bench alone(memory, 1, 16, {.prefill_token_budget = 0, .prefix_cache = false});
+  Bench alone(device, memory, 1, 256, {.prefill_token_budget = 0, .prefix_cache = false});
   for (const Request& request : all) {
     alone.send(request);
     alone.recorder->wait_all();
   }
   // Plenty of room; and so little that sequences are thrown out, and blocks and snapshots given up.
-  for (const std::int64_t num_blocks : {200, 30}) {
-    Bench together(memory, 5, num_blocks, {.prefill_token_budget = 64});
+  for (const std::int64_t num_positions : {3200, 480}) {
+    Bench together(device, memory, 5, num_positions, {.prefill_token_budget = 64});
     for (int round = 0; round < 2; ++round) {
       std::vector<Request> sent = all;
       for (Request& request : sent) {
@@ -105,14 +111,22 @@ void check_same_bits(const MemoryModel& memory) {
     }
     const EngineStats stats = together.engine->stats();
     CHECK_EQUAL(stats.num_free_blocks, stats.num_blocks);
-    if (num_blocks == 200) CHECK(stats.prefix_cache_reused_tokens >= 11 * 128);
-    if (num_blocks == 30) CHECK(stats.num_preemptions > 0);
+    if (num_positions == 3200) CHECK(stats.prefix_cache_reused_tokens >= 11 * 128);
+    if (num_positions == 480) CHECK(stats.num_preemptions > 0);
   }
 }
 
 }  // namespace
 
-TEST(llama_answers_do_not_depend_on_company_or_reuse) { check_same_bits(memory_llama()); }
-TEST(gemma3_answers_do_not_depend_on_company_or_reuse) { check_same_bits(memory_gemma3()); }
-TEST(qwen3_5_answers_do_not_depend_on_company_or_reuse) { check_same_bits(memory_qwen3_5(false)); }
-TEST(qwen3_5_moe_answers_do_not_depend_on_company_or_reuse) { check_same_bits(memory_qwen3_5(true)); }
+TEST(llama_answers_do_not_depend_on_company_or_reuse) {
+  bench::on_each_device([](const std::string& name) { check_same_bits(name, memory_llama()); });
+}
+TEST(gemma3_answers_do_not_depend_on_company_or_reuse) {
+  bench::on_each_device([](const std::string& name) { check_same_bits(name, memory_gemma3()); });
+}
+TEST(qwen3_5_answers_do_not_depend_on_company_or_reuse) {
+  bench::on_each_device([](const std::string& name) { check_same_bits(name, memory_qwen3_5(false)); });
+}
+TEST(qwen3_5_moe_answers_do_not_depend_on_company_or_reuse) {
+  bench::on_each_device([](const std::string& name) { check_same_bits(name, memory_qwen3_5(true)); });
+}

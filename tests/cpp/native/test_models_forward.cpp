@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "check.h"
+#include "device_tensor.h"
 #include "core/error.h"
 #include "memory_models.h"
 
@@ -44,64 +44,89 @@ Error error_of(Body&& body) {
 }  // namespace
 
 TEST(wanted_rows_have_the_bits_of_all_rows) {
-  for (const MemoryModel& memory : all_models()) {
-    const std::vector<std::int32_t> tokens = tokens_of(20, 1);
-    const std::vector<float> all = ModelBench(memory).run({{0, tokens, all_rows(20)}});
-    CHECK(spread(row_of(all, 19)) > 0.1f);
-    for (const std::vector<std::int32_t>& wanted :
-         std::vector<std::vector<std::int32_t>>{{19}, {0, 1, 2}, {3, 4, 9, 19}, {0}, {7, 9, 11}}) {
-      ModelBench bench(memory);
-      const std::vector<float> some = bench.run({{0, tokens, wanted}});
-      for (std::size_t index = 0; index < wanted.size(); ++index) {
-        CHECK(row_of(some, index) == row_of(all, static_cast<std::size_t>(wanted[index])));
+  bench::on_each_device([](const std::string& name) {
+    for (const MemoryModel& memory : all_models()) {
+      const std::vector<std::int32_t> tokens = tokens_of(20, 1);
+      const std::vector<float> all = ModelBench(memory, 2, {}, name).run({{0, tokens, all_rows(20)}});
+      CHECK(spread(row_of(all, 19)) > 0.1f);
+      for (const std::vector<std::int32_t>& wanted :
+           std::vector<std::vector<std::int32_t>>{{19}, {0, 1, 2}, {3, 4, 9, 19}, {0}, {7, 9, 11}}) {
+        ModelBench bench(memory, 2, {}, name);
+        const std::vector<float> some = bench.run({{0, tokens, wanted}});
+        for (std::size_t index = 0; index < wanted.size(); ++index) {
+          CHECK(row_of(some, index) == row_of(all, static_cast<std::size_t>(wanted[index])));
+        }
       }
     }
-  }
+  });
 }
 
 TEST(rows_that_nobody_wants_still_fill_the_caches) {
-  for (const MemoryModel& memory : all_models()) {
-    const std::vector<std::int32_t> tokens = tokens_of(20, 2);
-    const std::vector<float> all = ModelBench(memory).run({{0, tokens, all_rows(20)}});
-    ModelBench bench(memory);
-    CHECK(bench.run({{0, {tokens.begin(), tokens.begin() + 17}, {}}}).empty());
-    for (std::size_t row = 17; row < 20; ++row) {
-      CHECK(bench.run({{0, {tokens[row]}, {0}}}) == row_of(all, row));
+  bench::on_each_device([](const std::string& name) {
+    for (const MemoryModel& memory : all_models()) {
+      const std::vector<std::int32_t> tokens = tokens_of(20, 2);
+      const std::vector<float> all = ModelBench(memory, 2, {}, name).run({{0, tokens, all_rows(20)}});
+      ModelBench bench(memory, 2, {}, name);
+      CHECK(bench.run({{0, {tokens.begin(), tokens.begin() + 17}, {}}}).empty());
+      for (std::size_t row = 17; row < 20; ++row) {
+        CHECK(bench.run({{0, {tokens[row]}, {0}}}) == row_of(all, row));
+      }
     }
-  }
+  });
 }
 
 TEST(bits_do_not_depend_on_the_batch) {
-  for (const Activation activation : {Activation::kFloat32, Activation::kInt8}) {
-    for (const MemoryModel& memory : all_models()) {
-      const ModelOptions options{.activation = activation};
-      const std::vector<std::int32_t> a = tokens_of(19, 3), b = tokens_of(23, 4), c = tokens_of(11, 5);
-      const std::vector<float> alone_a = ModelBench(memory, 1, options).run({{0, a, all_rows(19)}});
-      const std::vector<float> alone_b = ModelBench(memory, 2, options).run({{2, b, all_rows(23)}});
-      ModelBench bench(memory, 2, options);
-      const std::vector<float> first =
-          bench.run({{1, {a.begin(), a.begin() + 9}, {8}}, {3, {b.begin(), b.begin() + 20}, {5, 19}}});
-      CHECK(row_of(first, 0) == row_of(alone_a, 8));
-      CHECK(row_of(first, 1) == row_of(alone_b, 5));
-      CHECK(row_of(first, 2) == row_of(alone_b, 19));
-      const std::vector<float> second =
-          bench.run({{3, {b.begin() + 20, b.end()}, {0, 2}}, {0, c, {}}, {1, {a.begin() + 9, a.end()}, {9}}});
-      CHECK(row_of(second, 0) == row_of(alone_b, 20));
-      CHECK(row_of(second, 1) == row_of(alone_b, 22));
-      CHECK(row_of(second, 2) == row_of(alone_a, 18));
+  bench::on_each_device([](const std::string& name) {
+    for (const Activation activation : {Activation::kFloat32, Activation::kInt8}) {
+      for (const MemoryModel& memory : all_models()) {
+        const ModelOptions options{.activation = activation};
+        const std::vector<std::int32_t> a = tokens_of(19, 3), b = tokens_of(23, 4), c = tokens_of(11, 5);
+        const std::vector<float> alone_a = ModelBench(memory, 1, options, name).run({{0, a, all_rows(19)}});
+        const std::vector<float> alone_b = ModelBench(memory, 2, options, name).run({{2, b, all_rows(23)}});
+        ModelBench bench(memory, 2, options, name);
+        const std::vector<float> first =
+            bench.run({{1, {a.begin(), a.begin() + 9}, {8}}, {3, {b.begin(), b.begin() + 20}, {5, 19}}});
+        CHECK(row_of(first, 0) == row_of(alone_a, 8));
+        CHECK(row_of(first, 1) == row_of(alone_b, 5));
+        CHECK(row_of(first, 2) == row_of(alone_b, 19));
+        const std::vector<float> second =
+            bench.run({{3, {b.begin() + 20, b.end()}, {0, 2}}, {0, c, {}}, {1, {a.begin() + 9, a.end()}, {9}}});
+        CHECK(row_of(second, 0) == row_of(alone_b, 20));
+        CHECK(row_of(second, 1) == row_of(alone_b, 22));
+        CHECK(row_of(second, 2) == row_of(alone_a, 18));
+      }
     }
-  }
+  });
+}
+
+TEST(every_device_gives_the_logits_of_the_reference) {
+  bench::on_each_device([](const std::string& name) {
+    const ModelOptions options{.activation = Activation::kFloat32};
+    for (const MemoryModel& memory : all_models()) {
+      const std::vector<std::int32_t> tokens = tokens_of(20, 7);
+      ModelBench judged(memory, 2, options, name), judge(memory, 2, options, "reference");
+      // A prompt, and then one token of it at a time.
+      for (int from = 0, count = 17; from < 20; from += count, count = 1) {
+        const std::vector<std::int32_t> part(tokens.begin() + from, tokens.begin() + from + count);
+        const std::vector<float> logits = judged.run({{0, part, all_rows(count)}});
+        const std::vector<float> expected = judge.run({{0, part, all_rows(count)}});
+        for (std::size_t i = 0; i < logits.size(); ++i) CHECK_CLOSE(logits[i], expected[i], 1e-3);
+      }
+    }
+  });
 }
 
 TEST(windows_forget) {
-  const MemoryModel memory = memory_gemma3();
-  const ModelOptions options{.num_layers = 2};  // both within windows of 4: 3 + 3 earlier positions reach a row
-  std::vector<std::int32_t> tokens = tokens_of(20, 6);
-  const std::vector<float> before = ModelBench(memory, 1, options).run({{0, tokens, {19}}});
-  tokens[12] = (tokens[12] + 1) % 48;
-  CHECK((ModelBench(memory, 1, options).run({{0, tokens, {19}}}) == before));
-  tokens[13] = (tokens[13] + 1) % 48;
-  CHECK((ModelBench(memory, 1, options).run({{0, tokens, {19}}}) != before));
+  bench::on_each_device([](const std::string& name) {
+    const MemoryModel memory = memory_gemma3();
+    const ModelOptions options{.num_layers = 2};  // both within windows of 4: 3 + 3 earlier positions reach a row
+    std::vector<std::int32_t> tokens = tokens_of(20, 6);
+    const std::vector<float> before = ModelBench(memory, 1, options, name).run({{0, tokens, {19}}});
+    tokens[12] = (tokens[12] + 1) % 48;
+    CHECK((ModelBench(memory, 1, options, name).run({{0, tokens, {19}}}) == before));
+    tokens[13] = (tokens[13] + 1) % 48;
+    CHECK((ModelBench(memory, 1, options, name).run({{0, tokens, {19}}}) != before));
+  });
 }
 
 TEST(shapes_that_the_engine_plans_with) {
@@ -134,7 +159,7 @@ TEST(shapes_that_the_engine_plans_with) {
 TEST(progress_ends_at_one) {
   const MemoryModel memory = memory_llama();
   ThreadPool threads(1);
-  Context context{threads};
+  Context context = open_device("cpu", threads);
   std::vector<double> seen;
   load_model(context, memory.config, memory.source, {}, [&](double fraction) { seen.push_back(fraction); });
   CHECK_EQUAL(seen.size(), 4u);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "check.h"
+#include "kernels/devices.h"
 
 using namespace pocket;
 
@@ -16,11 +17,11 @@ std::vector<std::int32_t> text(std::size_t num_tokens, std::int32_t first = 0) {
 }
 
 struct Bench {
-  explicit Bench(std::int32_t num_blocks = 8) : pool(num_blocks), cache(pool, nullptr) {}
+  explicit Bench(std::int32_t num_blocks = 8) : pool(num_blocks), cache(pool, nullptr, 16) {}
 
   std::vector<BlockKey> keys(const std::vector<std::int32_t>& tokens, const char* salt = "") {
     std::vector<BlockKey> result;
-    extend_keys(salt, tokens, result);
+    cache.extend_keys(salt, tokens, result);
     return result;
   }
   // A sequence computes `tokens` and holds its blocks.
@@ -68,11 +69,12 @@ TEST(another_salt_finds_nothing) {
 }
 
 TEST(keys_grow_with_the_text) {
+  Bench bench;
   std::vector<BlockKey> keys, grown;
-  extend_keys("s", text(40), keys);
-  extend_keys("s", text(20), grown);
+  bench.cache.extend_keys("s", text(40), keys);
+  bench.cache.extend_keys("s", text(20), grown);
   CHECK_EQUAL(grown.size(), 1u);
-  extend_keys("s", text(40), grown);
+  bench.cache.extend_keys("s", text(40), grown);
   CHECK(grown == keys);
   CHECK_EQUAL(keys.size(), 2u);
 }
@@ -134,25 +136,34 @@ TEST(snapshots_are_the_most_recent_and_go_with_their_blocks) {
   DeltaNetShape shape;
   shape.num_layers = shape.num_key_heads = shape.num_value_heads = 1;
   shape.key_dim = shape.value_dim = 4;
-  DeltaNetStates slots(shape, 2);
-  StatePool states(slots, 8, 2);
-  const auto put = [&](std::int32_t slot, float value) { *slots.recurrent(slot, 0) = value; };
+  ThreadPool threads(1);
+  Context context = open_device("reference", threads);
+  DeltaNetStates slots(context, shape, 2);
+  StatePool states(context, slots, 8, 2);
+  const auto put = [&](std::int32_t slot, float value) {
+    copy_from_host(context, std::span<const float>(&value, 1), reinterpret_cast<float*>(slots.slot(slot)));
+  };
+  const auto get = [&](std::int32_t slot) {
+    float value = 0.0f;
+    copy_to_host(context, reinterpret_cast<const float*>(slots.slot(slot)), std::span(&value, 1));
+    return value;
+  };
   put(0, 1.0f);
   states.save(3, 0);
   put(0, 2.0f);
   states.save(4, 0);
   states.restore(3, 1);
-  CHECK_EQUAL(*slots.recurrent(1, 0), 1.0f);
+  CHECK_EQUAL(get(1), 1.0f);
   states.save(5, 0);  // 4 is the least recently used
   CHECK(states.has(3) && !states.has(4) && states.has(5));
   CHECK_EQUAL(states.num_snapshots(), 2);
   states.copy(0, 1);
-  CHECK_EQUAL(*slots.recurrent(1, 0), 2.0f);
+  CHECK_EQUAL(get(1), 2.0f);
 
   BlockPool pool(8);
-  PrefixCache cache(pool, &states);
+  PrefixCache cache(pool, &states, 16);
   std::vector<BlockKey> keys;
-  extend_keys("", text(16), keys);
+  cache.extend_keys("", text(16), keys);
   std::vector<std::int32_t> blocks;
   pool.allocate(4, blocks);
   cache.insert("", keys[0], -1, text(16), 3);

@@ -1,20 +1,17 @@
 #include "engine/sampler.h"
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
-#include <map>
 
 #include "check.h"
 #include "engine/logprobs.h"
 #include "engine/random_numbers.h"
 #include "fake_matcher.h"
-#include "naive_engine.h"
+#include "kernels/devices.h"
 
 using namespace pocket;
 
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 std::vector<float> row_of(std::uint64_t seed, std::size_t size) {
   std::vector<float> row(size);
@@ -23,7 +20,8 @@ std::vector<float> row_of(std::uint64_t seed, std::size_t size) {
 }
 
 struct Bench {
-  explicit Bench(std::int64_t vocab = 100) : threads(2), context{threads}, sampler(vocab) {}
+  explicit Bench(std::int64_t vocab = 100)
+      : threads(2), context(open_device("cpu", threads)), sampler(vocab), vocab_size(vocab) {}
 
   Sequence sequence(const SamplingParams& params, std::vector<std::int32_t> prompt = {1},
                     std::vector<std::int32_t> stop_ids = {}, FakeMatcher* matcher = nullptr) {
@@ -38,36 +36,20 @@ struct Bench {
     return made;
   }
   std::int32_t sample(Sequence& sequence, const std::vector<float>& logits) {
-    const SampleRow row{&sequence, logits.data()};
+    const SampleRow row{&sequence, 0};
     std::vector<std::int32_t> tokens;
-    sampler.sample(context, {&row, 1}, tokens);
+    sampler.sample(context, rows_of(logits), {&row, 1}, tokens);
     sequence.tokens.push_back(tokens[0]);
     return tokens[0];
   }
 
+  LogitRows rows_of(const std::vector<float>& logits) const { return {logits.data(), std::ssize(logits), vocab_size}; }
+
   ThreadPool threads;
   Context context;
   Sampler sampler;
+  std::int64_t vocab_size;
 };
-
-std::vector<SamplingParams> rules() {
-  std::vector<SamplingParams> all;
-  for (const float temperature : {0.0f, 0.3f, 1.0f, 5.0f}) {
-    for (const std::int32_t top_k : {0, 1, 7, 40, 5000}) {
-      for (const float top_p : {1.0f, 0.999f, 0.6f, 0.01f}) {
-        for (const float min_p : {0.0f, 0.05f, 1.0f}) {
-          SamplingParams params;
-          params.temperature = temperature;
-          params.top_k = top_k;
-          params.top_p = top_p;
-          params.min_p = min_p;
-          all.push_back(params);
-        }
-      }
-    }
-  }
-  return all;
-}
 
 }  // namespace
 
@@ -76,65 +58,6 @@ TEST(random_numbers_are_the_agreed_ones) {
   CHECK_EQUAL(uniform(0, 0), 0x0.0p+0);
   CHECK_EQUAL(uniform(7, 3), 0x1.765ec1b777e38p-3);
   CHECK_EQUAL(uniform(0xFFFFFFFFFFFFFFFFu, 1000), 0x1.4b41cf9dee51cp-2);
-}
-
-TEST(pick_agrees_with_sorting_everything) {
-  PickScratch scratch;
-  for (const std::size_t size : {5u, 100u, 2500u}) {
-    for (std::uint64_t seed = 0; seed < 4; ++seed) {
-      auto row = row_of(seed, size);
-      if (seed == 1) row[3] = row[2] = 9.0f;  // equal ones
-      if (seed == 2) std::fill(row.begin() + 2, row.end(), -kInfinity);
-      for (const SamplingParams& params : rules()) {
-        for (const double number : {0.0, 0.1234, 0.5, 0.9, 0.999999}) {
-          CHECK_EQUAL(pick(row, params, number, scratch), naive::pick(row, params, number));
-        }
-      }
-    }
-  }
-}
-
-TEST(a_wide_nucleus_is_drawn_from_as_if_it_were_sorted) {
-  PickScratch scratch;
-  for (const float scale : {0.0f, 0.01f, 0.5f}) {
-    auto row = row_of(5, 20000);
-    for (float& logit : row) logit = std::round(logit * scale * 64.0f) / 64.0f;  // with equal ones
-    for (const float top_p : {0.9f, 0.5f, 0.9999f}) {
-      for (const float min_p : {0.0f, 0.4f}) {
-        SamplingParams params;
-        params.temperature = 1.5f;
-        params.top_p = top_p;
-        params.min_p = min_p;
-        for (const double number : {0.0, 0.001, 0.3, 0.77, 0.9999}) {
-          CHECK_EQUAL(pick(row, params, number, scratch), naive::pick(row, params, number));
-        }
-      }
-    }
-  }
-}
-
-TEST(rows_without_numbers_give_some_token) {
-  PickScratch scratch;
-  for (const float value : {kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
-    std::vector<float> row(600, value);
-    for (const SamplingParams& params : rules()) {
-      const std::int32_t token = pick(row, params, 0.5, scratch);
-      CHECK(token >= 0 && token < 600);
-    }
-  }
-}
-
-TEST(draws_follow_the_probabilities) {
-  const std::vector<float> row{std::log(0.5f), std::log(0.3f), std::log(0.2f), -kInfinity};
-  SamplingParams params;
-  params.temperature = 1.0f;
-  PickScratch scratch;
-  std::map<std::int32_t, int> counts;
-  for (std::uint64_t index = 0; index < 20000; ++index) ++counts[pick(row, params, uniform(1, index), scratch)];
-  CHECK_CLOSE(counts[0] / 20000.0, 0.5, 0.015);
-  CHECK_CLOSE(counts[1] / 20000.0, 0.3, 0.015);
-  CHECK_CLOSE(counts[2] / 20000.0, 0.2, 0.015);
-  CHECK_EQUAL(counts[3], 0);
 }
 
 TEST(penalties_bias_and_minimum_change_the_row_and_not_the_logits) {
@@ -198,27 +121,27 @@ TEST(a_stuck_constraint_concerns_its_row_alone) {
   auto first = bench.sequence({}, {1}, {}, &empty);
   auto second = bench.sequence({}, {1}, {}, &refusing);
   auto third = bench.sequence({});
-  const std::vector<SampleRow> rows{{&first, row.data()}, {&second, row.data()}, {&third, row.data()}};
+  const std::vector<SampleRow> rows{{&first, 0}, {&second, 0}, {&third, 0}};
   std::vector<std::int32_t> tokens;
-  bench.sampler.sample(bench.context, rows, tokens);
+  bench.sampler.sample(bench.context, bench.rows_of(row), rows, tokens);
   CHECK_EQUAL(first.sampling.error, "The constraint allows none of the tokens that this model can generate.");
   CHECK_EQUAL(second.sampling.error, "Token 1 was sampled, which the constraint does not allow.");
   CHECK(third.sampling.error.empty());
-  CHECK_EQUAL(tokens[2], argmax(row));
+  CHECK_EQUAL(tokens[2], std::max_element(row.begin(), row.end()) - row.begin());
 }
 
 TEST(log_probabilities_are_of_the_raw_row) {
-  Bench bench;
+  Bench bench(50);
   const auto row = row_of(9, 50);
   double total = 0.0;
   for (const float logit : row) total += std::exp(static_cast<double>(logit));
   std::vector<Logprob> entries;
-  const LogprobRow wanted{row.data(), 17, 5, 3};
-  append_logprobs(bench.context, {&wanted, 1}, 50, entries);
+  const WantedLogprob wanted{{0, 17, 5}, 3};
+  append_logprobs(bench.context, bench.rows_of(row), {&wanted, 1}, entries);
   CHECK_EQUAL(entries.size(), 1u);
   CHECK_EQUAL(entries[0].row, 3);
   CHECK_CLOSE(entries[0].logprob, row[17] - std::log(total), 1e-5);
   CHECK_EQUAL(entries[0].top.size(), 5u);
   for (std::size_t rank = 1; rank < 5; ++rank) CHECK(entries[0].top[rank - 1].second >= entries[0].top[rank].second);
-  CHECK_EQUAL(entries[0].top[0].first, argmax(row));
+  CHECK_EQUAL(entries[0].top[0].first, std::max_element(row.begin(), row.end()) - row.begin());
 }

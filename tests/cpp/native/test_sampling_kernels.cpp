@@ -1,13 +1,12 @@
-// The passes over a row of logits against naive ones, at sizes that fill no vector and no block.
+// The CPU's passes over a row of logits against naive ones, at sizes that fill no vector and no block.
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <random>
 #include <vector>
 
 #include "check.h"
-#include "kernels/sampling.h"
+#include "kernels/cpu/sampling/passes.h"
 
 namespace {
 
@@ -66,14 +65,14 @@ TEST(argmax_takes_the_first_of_equals) {
       std::vector<float> row = random_row(size, seed);
       if (seed == 3 && size > 2) row[static_cast<std::size_t>(size / 2)] = kNan;
       if (seed == 4) row.back() = kInfinity;
-      CHECK_EQUAL(pocket::argmax(row), sorted(row).front().id);
+      CHECK_EQUAL(pocket::cpu::argmax(row), sorted(row).front().id);
     }
   }
-  CHECK_EQUAL(pocket::argmax(std::vector<float>(40, -kInfinity)), 0);
-  CHECK_EQUAL(pocket::argmax(std::vector<float>(40, kNan)), 0);
+  CHECK_EQUAL(pocket::cpu::argmax(std::vector<float>(40, -kInfinity)), 0);
+  CHECK_EQUAL(pocket::cpu::argmax(std::vector<float>(40, kNan)), 0);
   std::vector<float> one(100, kNan);
   one[70] = -5.0f;
-  CHECK_EQUAL(pocket::argmax(one), 70);
+  CHECK_EQUAL(pocket::cpu::argmax(one), 70);
 }
 
 TEST(log_sum_exp_equals_the_naive_one) {
@@ -84,22 +83,11 @@ TEST(log_sum_exp_equals_the_naive_one) {
         row[3] = -kInfinity;
         row[7] = kNan;
       }
-      CHECK_CLOSE(pocket::log_sum_exp(row, scale), naive_log_sum(row, double{scale}), 2e-6);
+      CHECK_CLOSE(pocket::cpu::log_sum_exp(row, scale), naive_log_sum(row, double{scale}), 2e-6);
     }
   }
-  CHECK_EQUAL(pocket::log_sum_exp(std::vector<float>(40, -kInfinity)), -kInfinity);
-  CHECK_EQUAL(pocket::log_sum_exp(std::vector<float>{1.0f, kInfinity}), kInfinity);
-}
-
-TEST(log_probabilities_sum_to_one) {
-  const std::vector<float> row = random_row(1000, 22);
-  std::vector<std::int32_t> ids(row.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  std::vector<float> out(row.size());
-  pocket::log_probabilities(row, pocket::log_sum_exp(row), ids, out);
-  double sum = 0.0;
-  for (const float x : out) sum += std::exp(double{x});
-  CHECK_CLOSE(sum, 1.0, 1e-5);
+  CHECK_EQUAL(pocket::cpu::log_sum_exp(std::vector<float>(40, -kInfinity)), -kInfinity);
+  CHECK_EQUAL(pocket::cpu::log_sum_exp(std::vector<float>{1.0f, kInfinity}), kInfinity);
 }
 
 TEST(top_logits_equal_sorting) {
@@ -109,7 +97,7 @@ TEST(top_logits_equal_sorting) {
     const std::vector<TokenLogit> all = sorted(row);
     for (const std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{20}, size / 2, size + 5}) {
       std::vector<TokenLogit> out;
-      pocket::top_logits(row, count, out);
+      pocket::cpu::top_logits(row, count, out);
       const auto wanted = std::min<std::int64_t>(count, static_cast<std::int64_t>(all.size()));
       check_equal(out, {all.begin(), all.begin() + wanted});
     }
@@ -125,14 +113,14 @@ TEST(candidates_are_those_at_least_the_threshold) {
       for (std::size_t i = 0; i < row.size(); ++i) {
         if (row[i] >= threshold) expected.push_back({static_cast<std::int32_t>(i), row[i]});
       }
-      CHECK(pocket::collect_at_least(row, threshold, 0, out));
+      CHECK(pocket::cpu::collect_at_least(row, threshold, 0, out));
       check_equal(out, expected);
       const auto found = static_cast<std::int64_t>(expected.size());
       if (found == 0) continue;
-      CHECK(pocket::collect_at_least(row, threshold, found, out));
+      CHECK(pocket::cpu::collect_at_least(row, threshold, found, out));
       check_equal(out, expected);
       if (found == 1) continue;
-      CHECK(!pocket::collect_at_least(row, threshold, found - 1, out));
+      CHECK(!pocket::cpu::collect_at_least(row, threshold, found - 1, out));
       check_equal(out, {expected.begin(), expected.end() - 1});
     }
   }
@@ -153,15 +141,17 @@ TEST(draws_follow_the_distribution) {
       const double probability = std::exp(double{scale} * row[i] - log_sum);
       // The middle of each id's interval, when rounding cannot move it into a neighbour's.
       if (probability > 1e-5) {
-        CHECK_EQUAL(pocket::draw(row, scale, cumulative + probability / 2), static_cast<std::int32_t>(i));
+        CHECK_EQUAL(pocket::cpu::draw(row, scale, cumulative + probability / 2), static_cast<std::int32_t>(i));
       }
       cumulative += probability;
     }
   }
   std::vector<float> row(2000, -kInfinity);
   row[1500] = 1.0f;
-  for (const double uniform : {0.0, 0.5, 0x1.fffffffffffffp-1}) CHECK_EQUAL(pocket::draw(row, 1.0f, uniform), 1500);
-  CHECK_EQUAL(pocket::draw(std::vector<float>(50, -kInfinity), 1.0f, 0.5), 0);
+  for (const double uniform : {0.0, 0.5, 0x1.fffffffffffffp-1}) {
+    CHECK_EQUAL(pocket::cpu::draw(row, 1.0f, uniform), 1500);
+  }
+  CHECK_EQUAL(pocket::cpu::draw(std::vector<float>(50, -kInfinity), 1.0f, 0.5), 0);
 }
 
 TEST(masks_leave_the_allowed) {
@@ -172,7 +162,7 @@ TEST(masks_leave_the_allowed) {
     for (std::uint32_t& word : words) word = random();
     const std::vector<float> row = random_row(size, 27);
     std::vector<float> masked = row;
-    pocket::mask_disallowed(words, masked);
+    pocket::cpu::mask_disallowed(words, masked);
     for (std::int64_t id = 0; id < size; ++id) {
       const bool allowed = id / 32 < num_words && ((words[static_cast<std::size_t>(id / 32)] >> (id % 32)) & 1u) != 0;
       CHECK_EQUAL(masked[static_cast<std::size_t>(id)], allowed ? row[static_cast<std::size_t>(id)] : -kInfinity);
@@ -184,13 +174,13 @@ TEST(penalties_and_biases) {
   std::vector<float> row = {2.0f, -2.0f, 1.0f, 0.5f, 4.0f};
   const pocket::Penalties penalties{2.0f, 0.25f, 0.5f};
   const std::vector<pocket::SeenToken> seen = {{0, 0}, {1, 2}, {4, 1}, {99, 1}, {-1, 1}};
-  pocket::penalize(penalties, seen, row);
+  pocket::cpu::penalize(penalties, seen, row);
   CHECK((row == std::vector<float>{1.0f, -5.0f, 1.0f, 0.5f, 1.25f}));
   const std::vector<std::pair<std::int32_t, float>> bias = {{3, 1.5f}, {0, -100.0f}, {5, 1.0f}, {-2, 1.0f}};
-  pocket::add_bias(bias, row);
+  pocket::cpu::add_bias(bias, row);
   CHECK((row == std::vector<float>{-99.0f, -5.0f, 1.0f, 2.0f, 1.25f}));
   const std::vector<std::int32_t> ids = {2, 7};
-  pocket::forbid(ids, row);
+  pocket::cpu::forbid(ids, row);
   CHECK_EQUAL(row[2], -kInfinity);
   CHECK_EQUAL(row[3], 2.0f);
 }

@@ -1,8 +1,13 @@
+#include "kernels/reference/linear.h"
+
 #include <vector>
 
-#include "kernels/linear.h"
+#include "core/error.h"
+#include "kernels/dequantize.h"
+#include "kernels/reference/memory.h"
+#include "kernels/reference/operations.h"
 
-namespace pocket {
+namespace pocket::reference {
 namespace {
 
 // Row `index` of a part as floats, scales applied.
@@ -16,26 +21,83 @@ void dequantize_part_row(const MatrixPart& part, std::int64_t index, std::int64_
   for (std::int64_t k = 0; k < num_columns; ++k) out[k] *= scales[k / part.scale_columns];
 }
 
+void assign_rows(Context& context, DeviceObject& object, const float* x, std::int64_t num_rows,
+                 std::int64_t num_columns, std::int64_t stride, Activation activation) {
+  auto& rows = own<FloatRows>(context, object, "Activation rows");
+  rows.x = x;
+  rows.num_rows = num_rows;
+  rows.num_columns = num_columns;
+  rows.stride = stride;
+  rows.activation = activation;
+}
+
+void multiply(Context& context, const Matrix& any_matrix, const ActivationRows& any_rows, const float* bias, float* y,
+              std::int64_t stride, Store store) {
+  const auto& matrix = own<const FloatMatrix>(context, any_matrix, "A weight matrix");
+  const auto& rows = own<const FloatRows>(context, any_rows.on_device(), "Activation rows");
+  if (rows.num_columns != matrix.num_columns() || rows.activation != matrix.activation()) {
+    throw Error(ErrorKind::kEngine, "Activation rows of " + std::to_string(rows.num_columns) +
+                                        " columns do not fit a matrix of " + std::to_string(matrix.num_columns()) +
+                                        " columns, or their Activation differs from the matrix's.");
+  }
+  const std::int64_t num_outputs = matrix.num_rows();
+  const float* x = reach_rows(rows.x, rows.num_rows, rows.num_columns, rows.stride);
+  const float* weights = reach(matrix.weights(), num_outputs * rows.num_columns);
+  const float* biases = bias == nullptr ? nullptr : reach(bias, num_outputs);
+  float* out = reach_rows(y, rows.num_rows, num_outputs, stride);
+  context.threads.run(rows.num_rows, [&](std::int64_t row, int) {
+    for (std::int64_t index = 0; index < num_outputs; ++index) {
+      float value = dot(x + row * rows.stride, weights + index * rows.num_columns, rows.num_columns);
+      if (biases != nullptr) value += biases[index];
+      float& to = out[row * stride + index];
+      to = store == Store::kAdd ? to + value : value;
+    }
+  });
+}
+
+void gather_rows(Context&, DType dtype, const std::byte* table, std::int64_t num_columns, const std::int32_t* ids,
+                 std::int64_t num_ids, float* out) {
+  const std::int32_t* wanted = reach(ids, num_ids);
+  float* to = reach(out, num_ids * num_columns);
+  const std::size_t stored_bytes = row_bytes(dtype, num_columns);
+  for (std::int64_t index = 0; index < num_ids; ++index) {
+    const std::byte* row = table + static_cast<std::size_t>(wanted[index]) * stored_bytes;
+    dequantize_row(dtype, reach(row, static_cast<std::int64_t>(stored_bytes)), num_columns, to + index * num_columns);
+  }
+}
+
 }  // namespace
 
-void multiply_reference(std::span<const MatrixPart> parts, std::int64_t num_columns, const float* x,
-                        std::int64_t num_rows, float* y) {
-  std::int64_t total = 0;
-  for (const MatrixPart& part : parts) total += part.num_rows;
-  std::vector<float> weights(static_cast<std::size_t>(num_columns));
-  std::int64_t column = 0;
+FloatMatrix::FloatMatrix(Context& context, std::span<const MatrixPart> parts, std::int64_t num_columns,
+                         Activation activation)
+    : Matrix(context.device), num_columns_(num_columns), activation_(activation) {
+  for (const MatrixPart& part : parts) num_rows_ += part.num_rows;
+  weights_ = DeviceBuffer(context.device, static_cast<std::size_t>(num_rows_ * num_columns) * sizeof(float));
+  float* to = reach(weights_.as<float>(), num_rows_ * num_columns);
   for (const MatrixPart& part : parts) {
-    for (std::int64_t index = 0; index < part.num_rows; ++index, ++column) {
-      dequantize_part_row(part, index, num_columns, weights.data());
-      for (std::int64_t row = 0; row < num_rows; ++row) {
-        double sum = 0.0;
-        for (std::int64_t k = 0; k < num_columns; ++k) {
-          sum += static_cast<double>(weights[static_cast<std::size_t>(k)]) * x[row * num_columns + k];
-        }
-        y[row * total + column] = static_cast<float>(sum);
-      }
+    for (std::int64_t index = 0; index < part.num_rows; ++index, to += num_columns) {
+      dequantize_part_row(part, index, num_columns, to);
     }
   }
 }
 
-}  // namespace pocket
+float dot(const float* x, const float* weights, std::int64_t num_columns) noexcept {
+  double sum = 0.0;
+  for (std::int64_t k = 0; k < num_columns; ++k) sum += double{weights[k]} * double{x[k]};
+  return static_cast<float>(sum);
+}
+
+void add_linear(Operations& table) noexcept {
+  table.pack_matrix = [](Context& context, std::span<const MatrixPart> parts, std::int64_t num_columns,
+                         Activation activation) -> std::unique_ptr<const Matrix> {
+    return std::make_unique<FloatMatrix>(context, parts, num_columns, activation);
+  };
+  table.make_activation_rows = [](Context& context) -> std::unique_ptr<DeviceObject> {
+    return std::make_unique<FloatRows>(context.device);
+  };
+  table.assign_activation_rows = assign_rows;
+  table.multiply = multiply;
+  table.gather_rows = gather_rows;
+}
+
+}  // namespace pocket::reference

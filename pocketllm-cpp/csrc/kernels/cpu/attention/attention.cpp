@@ -4,10 +4,11 @@
 #include <vector>
 
 #include "kernels/cpu/attention/kernels.h"
-#include "kernels/cpu/simd/dispatch.h"
 #include "kernels/cpu/attention/kv_cache.h"
+#include "kernels/cpu/operations.h"
+#include "kernels/cpu/simd/dispatch.h"
 
-namespace pocket {
+namespace pocket::cpu {
 namespace {
 
 // Query rows per tile: enough that converting keys and values is shared by many.
@@ -30,7 +31,7 @@ struct Work {
   std::int64_t state_floats() const noexcept { return AttentionState::num_floats(tile.num_rows, tile.padded_dim); }
 };
 
-AttentionTile tile_of_head(const KvCache::State& cache, std::int32_t layer, std::int32_t kv_head) {
+AttentionTile tile_of_head(const KvView<const std::byte>& cache, std::int32_t layer, std::int32_t kv_head) {
   AttentionTile tile;
   tile.type = cache.shape.type;
   tile.head_dim = cache.shape.head_dim;
@@ -42,7 +43,7 @@ AttentionTile tile_of_head(const KvCache::State& cache, std::int32_t layer, std:
   return tile;
 }
 
-std::vector<Work> divide(const KvCache::State& cache, std::int32_t layer, const AttentionShape& shape,
+std::vector<Work> divide(const KvView<const std::byte>& cache, std::int32_t layer, const AttentionShape& shape,
                          std::span<const SequenceRows> sequences) {
   const std::int64_t group = shape.num_heads / cache.shape.num_kv_heads;
   const std::int64_t parts = (group + kMaxTileRows - 1) / kMaxTileRows;
@@ -164,27 +165,27 @@ class Attention {
   std::int64_t out_stride_;
 };
 
-}  // namespace
-
-void store_kv(Context& context, KvCache& cache, std::int32_t layer, std::span<const SequenceRows> sequences,
-              const float* k, const float* v, std::int64_t stride) {
+void store_kv(Context& context, KvCache& cache, std::int32_t layer, const SequenceTable& sequences, const float* k,
+              const float* v, std::int64_t stride) {
   const AttentionKernels& kernels = kernels_in_use<AttentionKernelsOf>();
-  KvCache::State& state = cache.state();
+  check_device(context, cache.device(), "A key-value cache");
+  const KvView<const std::byte> layout_of = view_of(std::as_const(cache));
+  const KvView<std::byte> state = view_of(cache);
   const std::int64_t head_dim = state.shape.head_dim;
   const auto store_rows = [&](const SequenceRows& sequence, std::int64_t begin, std::int64_t end) {
     for (std::int32_t kv_head = 0; kv_head < state.shape.num_kv_heads; ++kv_head) {
-      const AttentionTile place = tile_of_head(state, layer, kv_head);
+      const AttentionTile place = tile_of_head(layout_of, layer, kv_head);
       std::byte* head = state.head(layer, kv_head);
       for (std::int64_t row = begin; row < end; ++row) {
         const std::int64_t position = sequence.position + row;
-        const std::int64_t block = sequence.blocks[static_cast<std::size_t>(position / KvShape::kBlockSize)];
+        const std::int64_t block = sequence.blocks[static_cast<std::size_t>(position / kBlockSize)];
         const std::int64_t offset = (sequence.first_row + row) * stride + kv_head * head_dim;
         kernels.store(place, head + block * place.block_stride,
-                      static_cast<std::int32_t>(position % KvShape::kBlockSize), k + offset, v + offset);
+                      static_cast<std::int32_t>(position % kBlockSize), k + offset, v + offset);
       }
     }
   };
-  for (const SequenceRows& sequence : sequences) {
+  for (const SequenceRows& sequence : sequences.rows()) {
     if (sequence.num_rows * head_dim * state.shape.num_kv_heads < kMinParallelStores) {
       store_rows(sequence, 0, sequence.num_rows);
     } else {
@@ -197,10 +198,11 @@ void store_kv(Context& context, KvCache& cache, std::int32_t layer, std::span<co
 }
 
 void attend(Context& context, const KvCache& cache, std::int32_t layer, const AttentionShape& shape,
-            std::span<const SequenceRows> sequences, const float* q, std::int64_t q_stride, float* out,
+            const SequenceTable& sequences, const float* q, std::int64_t q_stride, float* out,
             std::int64_t out_stride) {
+  check_device(context, cache.device(), "A key-value cache");
   const Attention attention(kernels_in_use<AttentionKernelsOf>(), shape, q, q_stride, out, out_stride);
-  std::vector<Work> all = divide(cache.state(), layer, shape, sequences);
+  std::vector<Work> all = divide(view_of(cache), layer, shape, sequences.rows());
   const auto num_tiles = static_cast<std::int64_t>(all.size());
   std::int64_t num_parts = 0;
   std::int64_t parts_floats = 0;
@@ -240,4 +242,14 @@ void attend(Context& context, const KvCache& cache, std::int32_t layer, const At
   for (const Work& work : all) attention.merge_parts(work, states + work.first_part);
 }
 
-}  // namespace pocket
+}  // namespace
+
+void add_attention(Operations& table) noexcept {
+  table.kv_block_size = kBlockSize;
+  table.kv_block_bytes = block_bytes;
+  table.store_kv = store_kv;
+  table.load_kv = load_kv;
+  table.attend = attend;
+}
+
+}  // namespace pocket::cpu

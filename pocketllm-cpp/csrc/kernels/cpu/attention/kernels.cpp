@@ -11,9 +11,9 @@ namespace pocket {
 
 template <class V>
 struct AttentionInner {
-  static constexpr int kBlockSize = KvShape::kBlockSize;
+  static constexpr int kBlockSize = V::kCount;  // of the cache: one vector of scores
   static constexpr int kSpanBlocks = kSpan / kBlockSize;
-  static_assert(kBlockSize == V::kCount && kLanes == V::kCount);
+  static_assert(kLanes == V::kCount);
 
   // Positions of a span that some row of the tile sees, and where their blocks are.
   struct Span {

@@ -10,11 +10,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
-#include "core/buffer.h"
 #include "kernels/attention.h"
 
-namespace pocket {
+namespace pocket::cpu {
+
+inline constexpr std::int32_t kBlockSize = 16;  // positions per block: one vector of scores
 
 // Bytes of one element, without scales.
 constexpr std::int64_t element_bytes(KvType type) noexcept {
@@ -36,29 +38,29 @@ struct KvLayout {
   std::int64_t block_stride;  // from one block of a head to the next: all heads of all layers
 };
 
-struct KvCache::State {
-  explicit State(const KvShape& cache_shape);
-
-  KvShape shape;
+// A cache as its layout reads it; Bytes is const or not.
+template <class Bytes>
+struct KvView {
+  const KvShape& shape;
   KvLayout layout;
-  Buffer data;
+  Bytes* data;
 
   // Block 0 of a head; block b lies b * layout.block_stride further.
-  std::byte* head(std::int32_t layer, std::int32_t kv_head) noexcept {
+  Bytes* head(std::int32_t layer, std::int32_t kv_head) const noexcept {
     const std::int64_t index = std::int64_t{layer} * shape.num_kv_heads + kv_head;
-    return data.data() + index * layout.block_bytes;
+    return data + index * layout.block_bytes;
   }
-  const std::byte* head(std::int32_t layer, std::int32_t kv_head) const noexcept {
-    return const_cast<State*>(this)->head(layer, kv_head);
-  }
-
-  // One element, as attention sees it.
-  double key(std::int32_t layer, std::int32_t kv_head, std::int32_t block, std::int32_t slot, std::int32_t dim) const;
-  double value(std::int32_t layer, std::int32_t kv_head, std::int32_t block, std::int32_t slot, std::int32_t dim) const;
-
- private:
-  // Number `index` of the keys or values that lie `offset` bytes into a block; `scale` is its scale's number.
-  double element(const std::byte* block, std::int64_t offset, std::int64_t index, std::int64_t scale) const noexcept;
 };
 
-}  // namespace pocket
+inline KvView<std::byte> view_of(KvCache& cache) noexcept {
+  return {cache.shape(), KvLayout(cache.shape()), cache.data()};
+}
+inline KvView<const std::byte> view_of(const KvCache& cache) noexcept {
+  return {cache.shape(), KvLayout(cache.shape()), cache.data()};
+}
+
+std::size_t block_bytes(const KvShape& shape);
+void load_kv(Context& context, const KvCache& cache, std::int32_t layer, std::int32_t block, std::int32_t position,
+             std::span<float> k, std::span<float> v);
+
+}  // namespace pocket::cpu

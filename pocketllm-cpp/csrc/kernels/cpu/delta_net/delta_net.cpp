@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "kernels/cpu/delta_net/kernels.h"
+#include "kernels/cpu/delta_net/states.h"
+#include "kernels/cpu/operations.h"
 #include "kernels/cpu/simd/dispatch.h"
 
-namespace pocket {
+namespace pocket::cpu {
 namespace {
 
 constexpr std::int64_t kVector = 16;
@@ -36,8 +38,8 @@ class HeadTask {
         out_stride_(out_stride),
         sequence_(sequence),
         key_head_(key_head),
-        recurrent_(states.recurrent(sequence.state_slot, layer)),
-        tail_(states.conv_tail(sequence.state_slot, layer)),
+        recurrent_(recurrent(states, sequence.state_slot, layer)),
+        tail_(conv_tail(states, sequence.state_slot, layer)),
         value_heads_per_key_(shape_.num_value_heads / shape_.num_key_heads) {}
 
   static std::int64_t memory_floats(const DeltaNetShape& shape) noexcept {
@@ -245,11 +247,10 @@ class HeadTask {
   mutable std::vector<const float*> tap_rows_;
 };
 
-}  // namespace
-
 void delta_net(Context& context, DeltaNetStates& states, std::int32_t layer, const DeltaNetWeights& weights,
-               std::span<const SequenceRows> sequences, const DeltaNetInputs& inputs, float* out,
-               std::int64_t out_stride) {
+               const SequenceTable& table, const DeltaNetInputs& inputs, float* out, std::int64_t out_stride) {
+  check_device(context, states.device(), "A recurrent state");
+  const std::span<const SequenceRows> sequences = table.rows();
   const DeltaNetKernels& kernels = kernels_in_use<DeltaNetKernelsOf>();
   const DeltaNetShape& shape = states.shape();
   const std::int64_t num_tasks = static_cast<std::int64_t>(sequences.size()) * shape.num_key_heads;
@@ -270,4 +271,13 @@ void delta_net(Context& context, DeltaNetStates& states, std::int32_t layer, con
   }
 }
 
-}  // namespace pocket
+}  // namespace
+
+void add_delta_net(Operations& table) noexcept {
+  table.delta_net_slot_bytes = [](const DeltaNetShape& shape) {
+    return static_cast<std::size_t>(layer_floats(shape) * shape.num_layers) * sizeof(float);
+  };
+  table.delta_net = delta_net;
+}
+
+}  // namespace pocket::cpu

@@ -6,7 +6,7 @@
 #include "core/error.h"
 #include "core/half.h"
 #include "kernels/cpu/linear/packed_form.h"
-#include "kernels/linear.h"
+#include "kernels/dequantize.h"
 
 namespace pocket {
 namespace {

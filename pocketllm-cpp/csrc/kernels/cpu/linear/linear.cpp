@@ -1,14 +1,13 @@
-#include "kernels/linear.h"
-
 #include <algorithm>
 #include <array>
 #include <string>
 
 #include "core/error.h"
 #include "kernels/cpu/linear/matrix.h"
+#include "kernels/cpu/operations.h"
 #include "kernels/cpu/simd/dispatch.h"
 
-namespace pocket {
+namespace pocket::cpu {
 namespace {
 
 // Work below this is not worth handing to another thread: about the time of two hand-outs.
@@ -32,7 +31,7 @@ bool is_block_segment(const MatrixSegment& segment) { return packed_form(segment
 // What the format's accumulators start from, for every row and group of columns.
 class GroupStarts {
  public:
-  void assign(const LinearKernels& kernels, const PackedForm& form, const ActivationRows::State& x) {
+  void assign(const LinearKernels& kernels, const PackedForm& form, const QuantisableRows& x) {
     num_groups_ = x.num_units * form.unit_groups();
     const std::int64_t count = x.num_rows * num_groups_;
     const std::int32_t offset = form.offset - (form.wide() ? kernels.wide_offset : 0);
@@ -52,7 +51,7 @@ class GroupStarts {
   }
 
   // The rows from `first` on, and in them the columns from unit `unit` on.
-  QuantisedRows rows(const ActivationRows::State& x, std::int64_t first, std::int64_t unit) const {
+  QuantisedRows rows(const QuantisableRows& x, std::int64_t first, std::int64_t unit) const {
     const std::int64_t group = first * num_groups_ + unit * (num_groups_ / x.num_units);
     return {x.codes.as<std::int8_t>() + (first * x.num_units + unit) * kUnitColumns,
             x.num_units * kUnitColumns,
@@ -73,7 +72,7 @@ struct SegmentProduct {
   const LinearKernels& kernels;
   const PackedMatrix& matrix;
   const MatrixSegment& segment;
-  const ActivationRows::State& x;
+  const QuantisableRows& x;
   ProductOutput output;  // of row 0 and the segment's first column
   const GroupStarts* starts;
 
@@ -177,7 +176,7 @@ void multiply_segment(Context& context, const SegmentProduct& product) {
 }  // namespace
 
 void assign_with(const LinearKernels& kernels, Context& context, const float* x, std::int64_t num_rows,
-                 std::int64_t num_columns, std::int64_t stride, Activation activation, ActivationRows::State& state) {
+                 std::int64_t num_columns, std::int64_t stride, Activation activation, QuantisableRows& state) {
   state.x = x;
   state.num_rows = num_rows;
   state.num_columns = num_columns;
@@ -199,7 +198,7 @@ void assign_with(const LinearKernels& kernels, Context& context, const float* x,
 }
 
 void multiply_with(const LinearKernels& kernels, Context& context, const PackedMatrix& matrix,
-                   const ActivationRows::State& x, const float* bias, float* y, std::int64_t stride, Store store) {
+                   const QuantisableRows& x, const float* bias, float* y, std::int64_t stride, Store store) {
   if (x.num_columns != matrix.num_columns() || x.activation != matrix.activation()) {
     throw Error(ErrorKind::kEngine, "activation rows of " + std::to_string(x.num_columns) +
                                         " columns do not fit a matrix of " + std::to_string(matrix.num_columns()) +
@@ -217,20 +216,30 @@ void multiply_with(const LinearKernels& kernels, Context& context, const PackedM
   }
 }
 
-ActivationRows::ActivationRows() : state_(std::make_unique<State>()) {}
-ActivationRows::~ActivationRows() = default;
-ActivationRows::ActivationRows(ActivationRows&&) noexcept = default;
-ActivationRows& ActivationRows::operator=(ActivationRows&&) noexcept = default;
-
-void ActivationRows::assign(Context& context, const float* x, std::int64_t num_rows, std::int64_t num_columns,
-                            std::int64_t stride, Activation activation) {
-  assign_with(kernels_in_use<LinearKernelsOf>(), context, x, num_rows, num_columns, stride, activation, *state_);
+void assign_rows(Context& context, DeviceObject& rows, const float* x, std::int64_t num_rows, std::int64_t num_columns,
+                 std::int64_t stride, Activation activation) {
+  assign_with(kernels_in_use<LinearKernelsOf>(), context, x, num_rows, num_columns, stride, activation,
+              own<QuantisableRows>(context, rows, "Activation rows"));
 }
 
-void multiply(Context& context, const Matrix& matrix, const ActivationRows& x, const float* bias, float* y,
-              std::int64_t stride, Store store) {
-  multiply_with(kernels_in_use<LinearKernelsOf>(), context, static_cast<const PackedMatrix&>(matrix), x.state(),
-                bias, y, stride, store);
+void multiply_rows(Context& context, const Matrix& matrix, const DeviceObject& rows, const float* bias, float* y,
+                   std::int64_t stride, Store store) {
+  multiply_with(kernels_in_use<LinearKernelsOf>(), context,
+                own<const PackedMatrix>(context, matrix, "A weight matrix"),
+                own<const QuantisableRows>(context, rows, "Activation rows"), bias, y, stride, store);
 }
 
-}  // namespace pocket
+void add_linear(Operations& table) noexcept {
+  table.pack_matrix = pack_matrix;
+  table.make_activation_rows = [](Context& context) -> std::unique_ptr<DeviceObject> {
+    return std::make_unique<QuantisableRows>(context.device);
+  };
+  table.assign_activation_rows = assign_rows;
+  table.multiply = [](Context& context, const Matrix& matrix, const ActivationRows& x, const float* bias, float* y,
+                      std::int64_t stride, Store store) {
+    multiply_rows(context, matrix, x.on_device(), bias, y, stride, store);
+  };
+  table.gather_rows = gather_rows;
+}
+
+}  // namespace pocket::cpu

@@ -9,7 +9,7 @@
 #include "kernels/cpu/linear/pack_memory.h"
 #include "kernels/linear.h"
 
-namespace pocket {
+namespace pocket::cpu {
 
 // Consecutive rows of one dtype, as strips.
 struct MatrixSegment {
@@ -24,9 +24,10 @@ struct MatrixSegment {
 
 class PackedMatrix final : public Matrix {
  public:
-  PackedMatrix(std::int64_t num_rows, std::int64_t num_columns, Activation activation,
+  PackedMatrix(const Device& device, std::int64_t num_rows, std::int64_t num_columns, Activation activation,
                std::vector<MatrixSegment> segments, PackedMemory memory)
-      : num_rows_(num_rows),
+      : Matrix(device),
+        num_rows_(num_rows),
         num_columns_(num_columns),
         activation_(activation),
         segments_(std::move(segments)),
@@ -51,7 +52,9 @@ class PackedMatrix final : public Matrix {
 };
 
 // Activation rows as given, and quantised when there is a need (kernels.h has the meaning of the arrays).
-struct ActivationRows::State {
+struct QuantisableRows final : DeviceObject {
+  using DeviceObject::DeviceObject;
+
   const float* x = nullptr;
   std::int64_t num_rows = 0;
   std::int64_t num_columns = 0;
@@ -63,10 +66,21 @@ struct ActivationRows::State {
   Buffer sums;    // int32 [num_rows, num_units * 4]
 };
 
-// `assign` and `multiply` of linear.h with given kernels.
-void assign_with(const LinearKernels& kernels, Context& context, const float* x, std::int64_t num_rows,
-                 std::int64_t num_columns, std::int64_t stride, Activation activation, ActivationRows::State& state);
-void multiply_with(const LinearKernels& kernels, Context& context, const PackedMatrix& matrix,
-                   const ActivationRows::State& x, const float* bias, float* y, std::int64_t stride, Store store);
+std::unique_ptr<const Matrix> pack_matrix(Context& context, std::span<const MatrixPart> parts, std::int64_t num_columns,
+                                          Activation activation);
+void gather_rows(Context& context, DType dtype, const std::byte* table, std::int64_t num_columns,
+                 const std::int32_t* ids, std::int64_t num_ids, float* out);
 
-}  // namespace pocket
+// Of linear.h: rows of activations are taken, and multiplied.
+void assign_rows(Context& context, DeviceObject& rows, const float* x, std::int64_t num_rows, std::int64_t num_columns,
+                 std::int64_t stride, Activation activation);
+void multiply_rows(Context& context, const Matrix& matrix, const DeviceObject& rows, const float* bias, float* y,
+                   std::int64_t stride, Store store);
+
+// The same with given kernels.
+void assign_with(const LinearKernels& kernels, Context& context, const float* x, std::int64_t num_rows,
+                 std::int64_t num_columns, std::int64_t stride, Activation activation, QuantisableRows& state);
+void multiply_with(const LinearKernels& kernels, Context& context, const PackedMatrix& matrix,
+                   const QuantisableRows& x, const float* bias, float* y, std::int64_t stride, Store store);
+
+}  // namespace pocket::cpu

@@ -1,38 +1,16 @@
 #include <algorithm>
 #include <array>
-#include <string>
 
-#include "core/error.h"
 #include "kernels/cpu/linear/matrix.h"
 #include "kernels/cpu/linear/pack.h"
 
-namespace pocket {
+namespace pocket::cpu {
 namespace {
 
 constexpr std::int64_t kStripsPerTask = 8;
 
 bool is_plain_weight(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16 || dtype == DType::kF8E4M3;
-}
-
-void check_part(const MatrixPart& part, std::int64_t num_columns) {
-  const DTypeInfo& type = info(part.dtype);
-  const std::string name(type.name);
-  if (!is_plain_weight(part.dtype) && packed_form(part.dtype).code_bits == 0) {
-    throw Error(ErrorKind::kUnsupportedFeature,
-                "dtype " + name + " is not a type of weights; convert the tensor to one that is");
-  }
-  if (num_columns % type.block_elements != 0) {
-    throw Error(ErrorKind::kUnsupportedFeature,
-                "num_columns " + std::to_string(num_columns) + " is not a multiple of " +
-                    std::to_string(type.block_elements) + ", the block of dtype " + name +
-                    "; store this tensor in another type");
-  }
-  if (part.dtype == DType::kF8E4M3 && part.scales != nullptr && (part.scale_rows <= 0 || part.scale_columns <= 0)) {
-    throw Error(ErrorKind::kConfiguration, "scale_rows " + std::to_string(part.scale_rows) + " and scale_columns " +
-                                               std::to_string(part.scale_columns) +
-                                               " of F8_E4M3 scales must be positive");
-  }
 }
 
 bool has_scales(const MatrixPart& part) { return part.dtype == DType::kF8E4M3 && part.scales != nullptr; }
@@ -109,7 +87,6 @@ std::vector<SegmentPlan> plan_segments(std::span<const MatrixPart> parts, std::i
   std::vector<SegmentPlan> plans;
   std::int64_t first_row = 0;
   for (const MatrixPart& part : parts) {
-    check_part(part, num_columns);
     if (part.num_rows == 0) continue;
     MatrixSegment segment = segment_of(part, num_columns);
     const MatrixSegment* last = plans.empty() ? nullptr : &plans.back().segment;
@@ -144,9 +121,6 @@ void pack_strip(const SegmentPlan& plan, std::int64_t num_columns, std::int64_t 
 
 std::unique_ptr<const Matrix> pack_matrix(Context& context, std::span<const MatrixPart> parts, std::int64_t num_columns,
                                           Activation activation) {
-  if (num_columns <= 0) {
-    throw Error(ErrorKind::kConfiguration, "num_columns " + std::to_string(num_columns) + " must be positive");
-  }
   const std::vector<SegmentPlan> plans = plan_segments(parts, num_columns);
   std::vector<MatrixSegment> segments;
   std::int64_t num_rows = 0;
@@ -167,7 +141,8 @@ std::unique_ptr<const Matrix> pack_matrix(Context& context, std::span<const Matr
       }
     });
   }
-  return std::make_unique<PackedMatrix>(num_rows, num_columns, activation, std::move(segments), std::move(memory));
+  return std::make_unique<PackedMatrix>(context.device, num_rows, num_columns, activation, std::move(segments),
+                                        std::move(memory));
 }
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -4,8 +4,9 @@
 #include <cmath>
 
 #include "kernels/cpu/elementwise/kernels.h"
+#include "kernels/cpu/operations.h"
 
-namespace pocket {
+namespace pocket::cpu {
 namespace {
 
 // One row. A NaN logit ranks last.
@@ -35,8 +36,6 @@ void route_row(const RoutingShape& shape, const float* logits, std::int32_t* exp
   for (std::int32_t i = 0; i < shape.num_selected; ++i) weights[i] /= selected_sum;
 }
 
-}  // namespace
-
 void route(Context& context, const RoutingShape& shape, const float* logits, std::int32_t* experts, float* weights) {
   for_ranges(context, shape.num_rows, std::int64_t{shape.num_experts} * (shape.num_selected + 1),
              [&](std::int64_t begin, std::int64_t end) {
@@ -47,4 +46,11 @@ void route(Context& context, const RoutingShape& shape, const float* logits, std
              });
 }
 
-}  // namespace pocket
+}  // namespace
+
+void add_routing(Operations& table) noexcept {
+  table.route = route;
+  add_experts(table);
+}
+
+}  // namespace pocket::cpu

@@ -7,6 +7,11 @@
 
 namespace pocket {
 
+struct TokenLogit {
+  std::int32_t id = 0;
+  float logit = 0.0f;
+};
+
 struct SamplingKernels {
   // The largest that is not NaN; -inf when all are NaN.
   float (*largest)(const float* logits, std::int64_t count);

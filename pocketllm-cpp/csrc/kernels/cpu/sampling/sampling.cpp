@@ -1,160 +1,78 @@
 #include "kernels/sampling.h"
 
-#include <algorithm>
-#include <cmath>
+#include <cstring>
 
-#include "kernels/cpu/simd/dispatch.h"
-#include "kernels/cpu/sampling/kernels.h"
+#include "core/buffer.h"
+#include "kernels/cpu/operations.h"
+#include "kernels/cpu/sampling/passes.h"
+#include "kernels/cpu/sampling/pick.h"
 
-namespace pocket {
+namespace pocket::cpu {
 namespace {
 
-constexpr std::int64_t kBlock = 1024;
+std::span<const float> row_of(const LogitRows& logits, std::int64_t row) {
+  return {logits.row(row), static_cast<std::size_t>(logits.vocab_size)};
+}
 
-std::int64_t size_of(std::span<const float> logits) { return static_cast<std::int64_t>(logits.size()); }
+std::int32_t sample_row(std::span<const float> logits, const SamplingRow& row) {
+  // Kept by the thread: its next row is as long.
+  thread_local PickScratch scratch;
+  thread_local Buffer memory;
+  if (!row.is_adjusted()) return pick(logits, row, scratch);
+  float* copy = memory.reserve<float>(logits.size());
+  std::memcpy(copy, logits.data(), logits.size_bytes());
+  const std::span<float> adjusted{copy, logits.size()};
+  if (!row.seen.empty()) penalize(row.penalties, row.seen, adjusted);
+  if (!row.bias.empty()) add_bias(row.bias, adjusted);
+  if (!row.forbidden.empty()) forbid(row.forbidden, adjusted);
+  if (!row.allowed.empty()) mask_disallowed(row.allowed, adjusted);
+  return pick(adjusted, row, scratch);
+}
 
-bool in_row(std::int32_t id, std::span<const float> logits) { return id >= 0 && id < size_of(logits); }
+std::vector<std::pair<std::int32_t, float>> top_of(std::span<const float> logits, std::int64_t count) {
+  std::vector<TokenLogit> found;
+  top_logits(logits, count, found);
+  std::vector<std::pair<std::int32_t, float>> top;
+  top.reserve(found.size());
+  for (const TokenLogit& each : found) top.emplace_back(each.id, each.logit);
+  return top;
+}
 
-// The order of results: larger logit, then lower id.
-bool comes_before(const TokenLogit& a, const TokenLogit& b) {
-  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+TokenLogprob logprob_of(std::span<const float> logits, const LogprobRow& row) {
+  const double normalizer = log_sum_exp(logits);
+  const auto logprob = [&](float logit) { return static_cast<float>(static_cast<double>(logit) - normalizer); };
+  TokenLogprob result;
+  result.logprob = logprob(logits[static_cast<std::size_t>(row.token)]);
+  if (row.num_top <= 0) return result;
+  result.top = top_of(logits, row.num_top);
+  for (auto& [id, value] : result.top) value = logprob(value);
+  return result;
+}
+
+void sample(Context& context, const LogitRows& logits, std::span<const SamplingRow> rows,
+            std::span<std::int32_t> tokens) {
+  context.threads.run(static_cast<std::int64_t>(rows.size()), [&](std::int64_t index, int) {
+    const auto at = static_cast<std::size_t>(index);
+    tokens[at] = sample_row(row_of(logits, rows[at].row), rows[at]);
+  });
+}
+
+void log_probabilities(Context& context, const LogitRows& logits, std::span<const LogprobRow> rows,
+                       std::span<TokenLogprob> results) {
+  context.threads.run(static_cast<std::int64_t>(rows.size()), [&](std::int64_t index, int) {
+    const auto at = static_cast<std::size_t>(index);
+    results[at] = logprob_of(row_of(logits, rows[at].row), rows[at]);
+  });
 }
 
 }  // namespace
 
-std::int32_t argmax(std::span<const float> logits) noexcept {
-  const SamplingKernels& kernels = kernels_in_use<SamplingKernelsOf>();
-  const float largest = kernels.largest(logits.data(), size_of(logits));
-  if (largest == -INFINITY) return 0;
-  return static_cast<std::int32_t>(kernels.find_at_least(logits.data(), size_of(logits), largest));
-}
-
-double log_sum_exp(std::span<const float> logits, float scale) noexcept {
-  const SamplingKernels& kernels = kernels_in_use<SamplingKernelsOf>();
-  const float largest = kernels.largest(logits.data(), size_of(logits));
-  if (std::isinf(largest)) return largest;
-  const float shift = scale * largest;
-  double sum = 0.0;
-  for (std::int64_t begin = 0; begin < size_of(logits); begin += kBlock) {
-    sum += kernels.sum_exp(logits.data() + begin, std::min(kBlock, size_of(logits) - begin), scale, shift);
-  }
-  return shift + std::log(sum);
-}
-
-void log_probabilities(std::span<const float> logits, double log_sum, std::span<const std::int32_t> ids,
-                       std::span<float> out) noexcept {
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    out[i] = static_cast<float>(logits[static_cast<std::size_t>(ids[i])] - log_sum);
-  }
-}
-
-void top_logits(std::span<const float> logits, std::int64_t count, std::vector<TokenLogit>& out) {
-  const SamplingKernels& kernels = kernels_in_use<SamplingKernelsOf>();
-  out.clear();
-  if (count <= 0) return;
-  // A heap of the best so far with the worst of them on top; what cannot enter is not looked at one by one.
-  float threshold = -INFINITY;
-  TokenLogit found[kBlock];
-  for (std::int64_t begin = 0; begin < size_of(logits); begin += kBlock) {
-    const std::int64_t num_found =
-        kernels.collect_at_least(logits.data() + begin, std::min(kBlock, size_of(logits) - begin), threshold,
-                                 static_cast<std::int32_t>(begin), found);
-    for (std::int64_t i = 0; i < num_found; ++i) {
-      if (static_cast<std::int64_t>(out.size()) < count) {
-        out.push_back(found[i]);
-        std::push_heap(out.begin(), out.end(), comes_before);
-      } else if (comes_before(found[i], out.front())) {
-        std::pop_heap(out.begin(), out.end(), comes_before);
-        out.back() = found[i];
-        std::push_heap(out.begin(), out.end(), comes_before);
-      }
-    }
-    if (static_cast<std::int64_t>(out.size()) == count) threshold = out.front().logit;
-  }
-  std::sort_heap(out.begin(), out.end(), comes_before);
-}
-
-bool collect_at_least(std::span<const float> logits, float threshold, std::int64_t max_count,
-                      std::vector<TokenLogit>& out) {
-  const SamplingKernels& kernels = kernels_in_use<SamplingKernelsOf>();
-  out.clear();
-  TokenLogit found[kBlock];
-  for (std::int64_t begin = 0; begin < size_of(logits); begin += kBlock) {
-    const std::int64_t num_found =
-        kernels.collect_at_least(logits.data() + begin, std::min(kBlock, size_of(logits) - begin), threshold,
-                                 static_cast<std::int32_t>(begin), found);
-    const std::int64_t room = max_count > 0 ? max_count - static_cast<std::int64_t>(out.size()) : num_found;
-    out.insert(out.end(), found, found + std::min(room, num_found));
-    if (num_found > room) return false;
-  }
-  return true;
-}
-
-std::int32_t draw(std::span<const float> logits, float scale, double uniform) noexcept {
-  const SamplingKernels& kernels = kernels_in_use<SamplingKernelsOf>();
-  const float largest = kernels.largest(logits.data(), size_of(logits));
-  if (std::isinf(largest)) return argmax(logits);
-  const float shift = scale * largest;
-  const auto block_sum = [&](std::int64_t begin) -> double {
-    return kernels.sum_exp(logits.data() + begin, std::min(kBlock, size_of(logits) - begin), scale, shift);
+void add_sampling(Operations& table) noexcept {
+  table.sample = sample;
+  table.top_logits = [](Context&, const LogitRows& logits, std::int64_t row, std::int64_t count) {
+    return top_of(row_of(logits, row), count);
   };
-  double total = 0.0;
-  for (std::int64_t begin = 0; begin < size_of(logits); begin += kBlock) total += block_sum(begin);
-  if (!(total > 0.0)) return argmax(logits);
-  const double target = uniform * total;
-  double before = 0.0;
-  std::int64_t block = 0;  // the one that crosses the target; the last that adds something if rounding leaves none
-  double before_block = 0.0;
-  for (std::int64_t begin = 0; begin < size_of(logits); begin += kBlock) {
-    const double sum = block_sum(begin);
-    if (sum > 0.0) {
-      block = begin;
-      before_block = before;
-    }
-    before += sum;
-    if (before > target) break;
-  }
-  float exponentials[kBlock];
-  const std::int64_t count = std::min(kBlock, size_of(logits) - block);
-  kernels.exponentials(logits.data() + block, count, scale, shift, exponentials);
-  double cumulative = before_block;
-  std::int64_t last = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    if (!(exponentials[i] > 0.0f)) continue;
-    last = i;
-    cumulative += exponentials[i];
-    if (cumulative > target) break;
-  }
-  return static_cast<std::int32_t>(block + last);
+  table.log_probabilities = log_probabilities;
 }
 
-void mask_disallowed(std::span<const std::uint32_t> words, std::span<float> logits) noexcept {
-  kernels_in_use<SamplingKernelsOf>().mask_disallowed(words.data(), static_cast<std::int64_t>(words.size()),
-                                                      size_of(logits), logits.data());
-}
-
-void penalize(const Penalties& penalties, std::span<const SeenToken> seen, std::span<float> logits) noexcept {
-  for (const SeenToken& token : seen) {
-    if (!in_row(token.id, logits)) continue;
-    float& logit = logits[static_cast<std::size_t>(token.id)];
-    const float repetition = penalties.repetition;
-    if (repetition != 1.0f) logit = logit > 0.0f ? logit / repetition : logit * repetition;
-    if (token.num_generated <= 0) continue;
-    logit -= static_cast<float>(token.num_generated) * penalties.frequency;
-    logit -= penalties.presence;
-  }
-}
-
-void add_bias(std::span<const std::pair<std::int32_t, float>> bias, std::span<float> logits) noexcept {
-  for (const auto& [id, value] : bias) {
-    if (in_row(id, logits)) logits[static_cast<std::size_t>(id)] += value;
-  }
-}
-
-void forbid(std::span<const std::int32_t> ids, std::span<float> logits) noexcept {
-  for (const std::int32_t id : ids) {
-    if (in_row(id, logits)) logits[static_cast<std::size_t>(id)] = -INFINITY;
-  }
-}
-
-}  // namespace pocket
+}  // namespace pocket::cpu

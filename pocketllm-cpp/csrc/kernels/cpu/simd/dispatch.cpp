@@ -4,7 +4,6 @@
 #include <string>
 
 #include "core/error.h"
-#include "kernels/linear.h"
 
 namespace pocket {
 namespace {

@@ -31,6 +31,8 @@ std::vector<InstructionSet> instruction_sets();
 // The best of them, or the one that the environment variable POCKET_INSTRUCTION_SET names; found once. Throws
 // Error(kConfiguration) when the variable names a set that is not among them.
 InstructionSet instruction_set_in_use();
+// Its name. Throws as that does.
+const char* instruction_set();
 
 // An operation's table for a set. A set that the build lacks gives the scalar one.
 template <template <class> class KernelsOf>

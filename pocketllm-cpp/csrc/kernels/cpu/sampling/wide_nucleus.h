@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "kernels/sampling.h"
+#include "kernels/cpu/sampling/passes.h"
 
-namespace pocket {
+namespace pocket::cpu {
 
 struct WideNucleusScratch {
   std::vector<TokenLogit> candidates;
@@ -32,4 +32,4 @@ struct NucleusDraw {
 std::int32_t draw_from_wide_nucleus(std::span<const float> logits, const NucleusDraw& draw,
                                     WideNucleusScratch& scratch);
 
-}  // namespace pocket
+}  // namespace pocket::cpu

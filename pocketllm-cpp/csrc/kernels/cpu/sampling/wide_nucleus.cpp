@@ -1,9 +1,9 @@
-#include "engine/wide_nucleus.h"
+#include "kernels/cpu/sampling/wide_nucleus.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace pocket {
+namespace pocket::cpu {
 namespace {
 
 // Tokens fall into buckets by their logits, so that whole buckets are summed and one or two are sorted.
@@ -113,4 +113,4 @@ std::int32_t draw_from_wide_nucleus(std::span<const float> logits, const Nucleus
   return argmax(logits);
 }
 
-}  // namespace pocket
+}  // namespace pocket::cpu
