@@ -92,7 +92,9 @@ void make_runtime(BoundRuntime* self, const std::string& path, const std::string
 }  // namespace
 
 void init_runtime(nb::module_& module) {
-  nb::class_<BoundRuntime>(module, "Runtime", "A loaded model with its threads and caches; see csrc/engine/runtime.h.")
+  nb::class_<BoundRuntime>(module, "Runtime",
+                           "A loaded model with its threads and caches. A session or an engine runs on it; the one made last "
+                           "has it. Its properties are constant and may be read from any thread.")
       .def("__init__", &make_runtime, "path"_a, "config"_a, nb::kw_only(), "device"_a = "cpu",
            "activation"_a = "int8", "kv_type"_a = "F16",
            "num_threads"_a = 0, "max_model_len"_a = 0, "num_slots"_a = 1, "kv_cache_bytes"_a = 0,
@@ -101,28 +103,37 @@ void init_runtime(nb::module_& module) {
                    "activation: str = \"int8\", kv_type: str = \"F16\", "
                    "num_threads: int = 0, max_model_len: int = 0, num_slots: int = 1, kv_cache_bytes: int = 0, "
                    "num_snapshots: int | None = None, num_layers: int = 0, "
-                   "progress: collections.abc.Callable[[float], None] | None = None) -> None"))
-      .def_prop_ro("device", [](BoundRuntime& self) { return std::string(self.runtime().context().device.name()); })
-      .def_prop_ro("max_model_len", [](BoundRuntime& self) { return self.runtime().max_model_len(); })
-      .def_prop_ro("num_slots", [](BoundRuntime& self) { return self.runtime().num_slots(); })
-      .def_prop_ro("num_threads", [](BoundRuntime& self) { return self.runtime().context().threads.num_threads(); })
-      .def_prop_ro("model_type", [](BoundRuntime& self) { return self.runtime().model().shape().model_type; })
-      .def_prop_ro("vocab_size", [](BoundRuntime& self) { return self.runtime().model().shape().vocab_size; })
-      .def_prop_ro("hidden_size", [](BoundRuntime& self) { return self.runtime().model().shape().hidden_size; })
-      .def_prop_ro("num_layers", [](BoundRuntime& self) { return self.runtime().model().shape().num_layers; })
+                   "progress: collections.abc.Callable[[float], None] | None = None) -> None"),
+           "Loads the weights, in seconds, without the interpreter's lock. path is a file or a folder of shards, config the "
+           "text of its config.json. 0 leaves a number to the engine: num_threads one per core, max_model_len the "
+           "checkpoint's, kv_cache_bytes what num_slots sequences take but at most a quarter of the device's memory, "
+           "num_layers all. num_snapshots: recurrent states kept for reuse. progress is called with the fraction done, on the "
+           "calling thread, a few times a second. Raises CheckpointError, ConfigurationError or UnsupportedFeatureError.")
+      .def_prop_ro("device", [](BoundRuntime& self) { return std::string(self.runtime().context().device.name()); },
+                   "The device that the model runs on, as devices() names it.")
+      .def_prop_ro("max_model_len", [](BoundRuntime& self) { return self.runtime().max_model_len(); },
+                   "Positions a sequence may hold; never more than the cache can.")
+      .def_prop_ro("num_slots", [](BoundRuntime& self) { return self.runtime().num_slots(); },
+                   "Sequences that an engine may run together.")
+      .def_prop_ro("num_threads", [](BoundRuntime& self) { return self.runtime().context().threads.num_threads(); },
+                   "Threads of one step.")
+      .def_prop_ro("vocab_size", [](BoundRuntime& self) { return self.runtime().model().shape().vocab_size; },
+                   "Rows of the head; ids past the tokenizer's vocabulary are padding.")
       .def_prop_ro("is_recurrent", [](BoundRuntime& self) { return self.runtime().states() != nullptr; },
                    "Some layers keep a state instead of keys and values.")
-      .def_prop_ro("weights_bytes", [](BoundRuntime& self) { return self.runtime().model().shape().weights_bytes; })
-      .def_prop_ro("bytes_per_token", [](BoundRuntime& self) { return self.runtime().model().shape().bytes_per_token; },
-                   "Bytes of weights that computing one token reads.")
-      .def_prop_ro("kv_bytes", [](BoundRuntime& self) { return self.runtime().kv().num_bytes(); })
-      .def_prop_ro("num_kv_blocks", [](BoundRuntime& self) { return self.runtime().kv().shape().num_blocks; })
-      .def_prop_ro("kv_block_size", [](BoundRuntime& self) { return self.runtime().kv().shape().block_size; })
+      .def_prop_ro("weights_bytes", [](BoundRuntime& self) { return self.runtime().model().shape().weights_bytes; },
+                   "Memory of the weights, as packed.")
+      .def_prop_ro("kv_bytes", [](BoundRuntime& self) { return self.runtime().kv().num_bytes(); },
+                   "Memory of the key/value cache.")
+      .def_prop_ro("num_kv_blocks", [](BoundRuntime& self) { return self.runtime().kv().shape().num_blocks; },
+                   "Blocks of the key/value cache.")
+      .def_prop_ro("kv_block_size", [](BoundRuntime& self) { return self.runtime().kv().shape().block_size; },
+                   "Positions of one block.")
       .def_prop_ro("state_bytes", [](BoundRuntime& self) -> std::size_t {
         DeltaNetStates* states = self.runtime().states();
         if (states == nullptr) return 0;
         return states->slot_bytes() * static_cast<std::size_t>(self.runtime().num_slots());
-      });
+      }, "Memory of the recurrent states of num_slots sequences; 0 for models without.");
 }
 
 }  // namespace pocket

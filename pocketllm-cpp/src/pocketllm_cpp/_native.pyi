@@ -28,56 +28,60 @@ def instruction_set() -> str:
     """What the products run on here: "scalar", "avx2", "avx512" or "neon"."""
 
 class Runtime:
-    """A loaded model with its threads and caches; see csrc/engine/runtime.h."""
+    """
+    A loaded model with its threads and caches. A session or an engine runs on it; the one made last has it. Its properties are constant and may be read from any thread.
+    """
 
-    def __init__(self, path: str, config: str, *, device: str = "cpu", activation: str = "int8", kv_type: str = "F16", num_threads: int = 0, max_model_len: int = 0, num_slots: int = 1, kv_cache_bytes: int = 0, num_snapshots: int | None = None, num_layers: int = 0, progress: Callable[[float], None] | None = None) -> None: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def max_model_len(self) -> int: ...
-
-    @property
-    def num_slots(self) -> int: ...
+    def __init__(self, path: str, config: str, *, device: str = "cpu", activation: str = "int8", kv_type: str = "F16", num_threads: int = 0, max_model_len: int = 0, num_slots: int = 1, kv_cache_bytes: int = 0, num_snapshots: int | None = None, num_layers: int = 0, progress: Callable[[float], None] | None = None) -> None:
+        """
+        Loads the weights, in seconds, without the interpreter's lock. path is a file or a folder of shards, config the text of its config.json. 0 leaves a number to the engine: num_threads one per core, max_model_len the checkpoint's, kv_cache_bytes what num_slots sequences take but at most a quarter of the device's memory, num_layers all. num_snapshots: recurrent states kept for reuse. progress is called with the fraction done, on the calling thread, a few times a second. Raises CheckpointError, ConfigurationError or UnsupportedFeatureError.
+        """
 
     @property
-    def num_threads(self) -> int: ...
+    def device(self) -> str:
+        """The device that the model runs on, as devices() names it."""
 
     @property
-    def model_type(self) -> str: ...
+    def max_model_len(self) -> int:
+        """Positions a sequence may hold; never more than the cache can."""
 
     @property
-    def vocab_size(self) -> int: ...
+    def num_slots(self) -> int:
+        """Sequences that an engine may run together."""
 
     @property
-    def hidden_size(self) -> int: ...
+    def num_threads(self) -> int:
+        """Threads of one step."""
 
     @property
-    def num_layers(self) -> int: ...
+    def vocab_size(self) -> int:
+        """Rows of the head; ids past the tokenizer's vocabulary are padding."""
 
     @property
     def is_recurrent(self) -> bool:
         """Some layers keep a state instead of keys and values."""
 
     @property
-    def weights_bytes(self) -> int: ...
+    def weights_bytes(self) -> int:
+        """Memory of the weights, as packed."""
 
     @property
-    def bytes_per_token(self) -> int:
-        """Bytes of weights that computing one token reads."""
+    def kv_bytes(self) -> int:
+        """Memory of the key/value cache."""
 
     @property
-    def kv_bytes(self) -> int: ...
+    def num_kv_blocks(self) -> int:
+        """Blocks of the key/value cache."""
 
     @property
-    def num_kv_blocks(self) -> int: ...
+    def kv_block_size(self) -> int:
+        """Positions of one block."""
 
     @property
-    def kv_block_size(self) -> int: ...
-
-    @property
-    def state_bytes(self) -> int: ...
+    def state_bytes(self) -> int:
+        """
+        Memory of the recurrent states of num_slots sequences; 0 for models without.
+        """
 
 class SamplingParams:
     """

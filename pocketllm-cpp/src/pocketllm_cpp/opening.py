@@ -59,11 +59,7 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
     tokenizer = pending.result()
     matchers = None if tokenizer is None else ConstraintMatchers(tokenizer)
     vocab_size = usable_vocab_size(runtime.vocab_size, tokenizer)
-    budget, beside_decodes = options.prefill_token_budget, 0
-    if budget is None and args.prefill_chunk_tokens:
-        budget = args.prefill_chunk_tokens
-    if budget is None:
-        budget, beside_decodes = _DEFAULT_CHUNK_TOKENS, _DEFAULT_TOKENS_BESIDE_DECODES
+    budget, beside_decodes = _prompt_budgets(args, options)
     prefix_cache = args.enable_prefix_caching if options.prefix_cache is None else options.prefix_cache
     native = _native.Engine(
         runtime,
@@ -103,6 +99,18 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
         },
     )
     return CppEngine(native, capabilities, matchers)
+
+
+def _prompt_budgets(args: EngineArgs, options: CppOptions) -> tuple[int, int]:
+    """Prompt tokens of a step, and of one in which other sequences decode (0: as many).
+
+    A budget that was asked for holds for both.
+    """
+    if options.prefill_token_budget is not None:
+        return options.prefill_token_budget, 0
+    if args.prefill_chunk_tokens:
+        return args.prefill_chunk_tokens, 0
+    return _DEFAULT_CHUNK_TOKENS, _DEFAULT_TOKENS_BESIDE_DECODES
 
 
 def _activation(args: EngineArgs, options: CppOptions) -> str:

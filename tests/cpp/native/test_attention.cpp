@@ -182,7 +182,7 @@ double largest_difference(const std::vector<float>& a, const std::vector<float>&
 
 }  // namespace
 
-TEST(attention_equals_reference) {
+TEST(attention_equals_the_slow_reference) {
   bench::on_each_device([](const std::string& name) {
     for (const Sizes& sizes : all_sizes()) {
       Fixture fast(name, sizes, {sizes.num_positions});
@@ -288,7 +288,7 @@ TEST(segments_computed_apart_give_the_same_bits) {
   });
 }
 
-TEST(sharp_and_flat_scores) {
+TEST(sharp_and_flat_scores_equal_the_reference) {
   bench::on_each_device([](const std::string& name) {
     const Sizes sizes{2, 1, 32, 0, KvType::kF16, 200};
     for (const float factor : {0.0f, 100.0f, 3000.0f}) {
@@ -395,7 +395,7 @@ TEST(copied_blocks_serve_another_sequence) {
   });
 }
 
-TEST(cache_sizes) {
+TEST(caches_take_the_bytes_that_their_type_says) {
   DeviceBench device("cpu");
   pocket::Context& context = device.context();
   const KvShape shape{30, 3, 64, 10, pocket::kv_block_size(context), KvType::kF16};

@@ -89,7 +89,7 @@ std::vector<float> attend_by(const AttentionKernels& kernels, const Sizes& sizes
 
 }  // namespace
 
-TEST(instruction_sets_agree) {
+TEST(all_instruction_sets_give_the_same_attention) {
   for (const Sizes& sizes : kAllSizes) {
     for (const std::int32_t num_rows : kRowCounts) {
       const auto attend = [&](InstructionSet set) {

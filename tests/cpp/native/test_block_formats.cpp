@@ -104,7 +104,7 @@ TEST(every_format_reads_as_the_reference_does) {
   }
 }
 
-TEST(rows_of_several_blocks) {
+TEST(rows_of_several_blocks_are_dequantised_block_by_block) {
   for (const Expected& expected : kExpected) {
     const auto one = block_bytes(expected.dtype);
     std::vector<std::byte> row;
@@ -129,7 +129,7 @@ TEST(mxfp4_scales_at_the_ends) {
   }
 }
 
-TEST(plain_types) {
+TEST(plain_types_are_read_as_they_are) {
   const std::uint16_t halves[] = {0x3C00, 0xC000, 0x0001};
   float values[3];
   dequantize_row(DType::kF16, reinterpret_cast<const std::byte*>(halves), 3, values);

@@ -165,7 +165,7 @@ TEST(one_by_one_equals_reference) {
   });
 }
 
-TEST(chunks_equal_reference) {
+TEST(chunked_prompts_equal_the_slow_reference) {
   bench::on_each_device([](const std::string& name) {
     for (const DeltaNetShape& shape : shapes()) {
       // Strong decay makes the upper triangle's exponents large, weak decay keeps long memories.

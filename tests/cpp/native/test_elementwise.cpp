@@ -139,7 +139,7 @@ TEST(gates_equal_their_definitions) {
   });
 }
 
-TEST(gates_keep_nan) {
+TEST(gates_keep_what_is_not_a_number) {
   bench::on_each_device([](const std::string& name) {
     DeviceBench device(name);
     auto gate = device.input(std::vector<float>{std::numeric_limits<float>::quiet_NaN()});
@@ -199,7 +199,7 @@ TEST(rotation_equals_its_definition) {
   });
 }
 
-TEST(scaling_and_adding) {
+TEST(scaling_and_adding_equal_plain_loops) {
   bench::on_each_device([](const std::string& name) {
     DeviceBench device(name, 2);
     for (const std::int64_t count : {1, 17, 100000}) {

@@ -37,7 +37,7 @@ TEST(bad_requests_are_refused_and_their_matchers_released) {
   bench.check_idle();
 }
 
-TEST(cancellation_at_every_phase) {
+TEST(a_sequence_can_be_cancelled_in_every_phase) {
   for (const bool recurrent : {false, true}) {
     Bench bench({.recurrent = recurrent, .runtime = fake::small_options(2), .engine = {.prefill_token_budget = 64}});
     bench.gate.shut();
@@ -146,7 +146,7 @@ TEST(three_failed_steps_in_a_row_break_the_engine) {
   CHECK_EQUAL(matcher.num_released, 1);
 }
 
-TEST(close_ends_everything) {
+TEST(closing_the_engine_ends_every_sequence) {
   Bench bench({.runtime = fake::small_options(2)});
   std::vector<Request> requests;
   FakeMatcher matcher;

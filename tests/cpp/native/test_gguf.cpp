@@ -89,7 +89,7 @@ TEST(every_type_the_engine_reads) {
   }
 }
 
-TEST(odd_and_honest_files) {
+TEST(odd_but_honest_gguf_files_are_read) {
   CHECK(parse_gguf(exact(Gguf().bytes()), "m").tensors.empty());
   const std::string header_alone = Gguf().bytes().substr(0, 24);  // nothing to align for
   CHECK(parse_gguf(exact(header_alone), "m").tensors.empty());
@@ -282,7 +282,7 @@ TEST(split_models_open_by_any_part) {
   CHECK(refuses(open, "m-00003-of-00003.gguf: cannot be opened"));
 }
 
-TEST(names_of_parts) {
+TEST(a_parts_name_leads_to_all_parts) {
   CHECK((pocket::split_parts("a/m-00002-of-00002.gguf") ==
          std::vector<std::string>{"a/m-00001-of-00002.gguf", "a/m-00002-of-00002.gguf"}));
   for (const char* whole : {"m.gguf", "m-0001-of-00002.gguf", "m-00001-of-00002.GGUF", "-00001-of-00002.gguf",

@@ -32,7 +32,7 @@ bool refused_for(const std::string& text, const std::string& reason, const JsonL
 
 }  // namespace
 
-TEST(every_kind_of_value) {
+TEST(every_kind_of_json_value_is_read) {
   const JsonValue root = parse_json(
       "\xEF\xBB\xBF {\"n\": null, \"t\": true, \"f\":false, \"i\": -12, \"d\": 0.5, \"e\": 1e-05, \"s\": \"a\", "
       "\"a\": [1, [], {}], \"o\": {\"x\": {\"y\": 3}}}\r\n\t ");
@@ -99,7 +99,7 @@ TEST(anything_but_one_document_is_refused) {
   CHECK(refused_for(std::string("1\0", 2), "follows the end"));
 }
 
-TEST(limits_hold) {
+TEST(json_above_the_limits_is_refused) {
   CHECK(refused_for(std::string(100'000, '['), "deep"));
   const std::string deep = std::string(65, '[') + std::string(65, ']');
   CHECK_EQUAL(parse_json(deep).items().size(), 1u);

@@ -97,7 +97,7 @@ TEST(a_row_has_the_same_bits_alone_and_in_any_batch) {
   });
 }
 
-TEST(bias_and_accumulation) {
+TEST(bias_and_accumulation_are_added_to_the_product) {
   bench::on_each_device([](const std::string& name) {
     const auto bias = random_floats(53, 7);
     for (const DType dtype : {DType::kQ4_1, DType::kF16}) {

@@ -52,7 +52,7 @@ const std::string kQwen35 =
 
 }  // namespace
 
-TEST(llama_sizes_and_defaults) {
+TEST(a_llama_configuration_gives_sizes_and_defaults) {
   const ModelConfig config = read(kLlama);
   CHECK_EQUAL(config.head_dim, 16);
   CHECK_EQUAL(config.max_positions, 2048);
@@ -126,7 +126,7 @@ TEST(layer_kinds_of_each_family) {
   CHECK(read(windows).qkv_bias && !read(windows).output_bias);
 }
 
-TEST(wrappers_and_experts) {
+TEST(a_wrapped_configuration_with_experts_is_read) {
   const ModelConfig config = read(R"("model_type": "qwen3_5_moe", "tie_word_embeddings": true, "text_config": {)" +
                                   kQwen35 +
                                   R"(, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
@@ -139,7 +139,7 @@ TEST(wrappers_and_experts) {
               std::string("checkpoint num_experts_per_tok"));
 }
 
-TEST(rope_in_both_spellings) {
+TEST(rope_settings_are_read_in_both_spellings) {
   const std::string rule = R"("factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                               "original_max_position_embeddings": 64)";
   const ModelConfig older =
@@ -220,7 +220,7 @@ TEST(angles_grow_and_stay_the_same) {
   CHECK_CLOSE(cosine(4999), std::cos(499.9), 1e-5);
 }
 
-TEST(names_in_gguf) {
+TEST(weights_have_their_gguf_names) {
   CHECK_EQUAL(gguf_name("model.embed_tokens.weight", "post_attention_layernorm"), std::string("token_embd.weight"));
   CHECK_EQUAL(gguf_name("lm_head.weight", ""), std::string("output.weight"));
   CHECK_EQUAL(gguf_name("model.layers.12.self_attn.q_proj.bias", ""), std::string("blk.12.attn_q.bias"));

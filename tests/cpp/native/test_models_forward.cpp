@@ -116,7 +116,7 @@ TEST(every_device_gives_the_logits_of_the_reference) {
   });
 }
 
-TEST(windows_forget) {
+TEST(a_windowed_layer_forgets_earlier_positions) {
   bench::on_each_device([](const std::string& name) {
     const MemoryModel memory = memory_gemma3();
     const ModelOptions options{.num_layers = 2};  // both within windows of 4: 3 + 3 earlier positions reach a row

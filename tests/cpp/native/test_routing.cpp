@@ -128,7 +128,7 @@ struct Mixture {
 
 }  // namespace
 
-TEST(routing_equals_sorting) {
+TEST(routing_chooses_what_sorting_would) {
   bench::on_each_device([](const std::string& name) {
     DeviceBench device(name);
     std::mt19937 random(11);

@@ -69,7 +69,7 @@ TEST(every_type_the_engine_reads) {
   }
 }
 
-TEST(odd_and_honest_files) {
+TEST(odd_but_honest_safetensors_files_are_read) {
   CHECK(pocket::parse_safetensors(exact(safetensors("{}", "")), "w").empty());
   const auto notes = exact(file_of(R"({"__metadata__":{"format":"pt"},
       "s":{"dtype":"F32","shape":[],"data_offsets":[0,4]},

@@ -170,7 +170,7 @@ TEST(masks_leave_the_allowed) {
   }
 }
 
-TEST(penalties_and_biases) {
+TEST(penalties_and_biases_change_the_named_logits) {
   std::vector<float> row = {2.0f, -2.0f, 1.0f, 0.5f, 4.0f};
   const pocket::Penalties penalties{2.0f, 0.25f, 0.5f};
   const std::vector<pocket::SeenToken> seen = {{0, 0}, {1, 2}, {4, 1}, {99, 1}, {-1, 1}};
