@@ -14,7 +14,7 @@ namespace pocket {
 void init_model(nb::module_& module) {
   module.attr("backend") = POCKET_BACKEND_NAME;
   module.def("devices", []() { return device_names(); }, "The devices that this build can run on.");
-  module.def("instruction_set", []() { return std::string(instruction_set()); },
+  module.def("instruction_set", []() { return std::string(cpu::instruction_set()); },
              "What the products run on here: \"scalar\", \"avx2\", \"avx512\" or \"neon\".");
 }
 

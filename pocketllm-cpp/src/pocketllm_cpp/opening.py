@@ -38,8 +38,6 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
     card = backend_card()
     options = CppOptions.from_mapping(args.backend_options)
     activation = _activation(args, options)
-    # Raises for a POCKET_INSTRUCTION_SET that is not there, before the weights are read.
-    instruction_set = _native.instruction_set()
     eos_ids, eos_source = checkpoint.eos_token_ids(list(options.eos_token_id) or None)
     settings = RuntimeSettings(
         device="cpu" if args.device == "auto" else args.device,
@@ -85,7 +83,7 @@ def open_engine(args: EngineArgs, checkpoint: Checkpoint, report: LoadReport) ->
         batch_invariant=True,
         details={
             "device": runtime.device,
-            "instruction_set": instruction_set,
+            "instruction_set": _native.instruction_set(),
             "dtype": checkpoint.quantization or "as stored",
             "activation_dtype": activation,
             "num_threads": runtime.num_threads,

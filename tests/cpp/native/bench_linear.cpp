@@ -161,7 +161,7 @@ int main(int argc, char** argv) {
   const bool plain = !is_block_type(*dtype);
   model.head = pack_shape(context, plain ? *dtype : DType::kQ8_0, kHead, generator, model);
   const double megabytes = static_cast<double>(model.num_bytes) * 1e-6;
-  std::printf("%s, %d threads, %s, %.1f MB packed in %.3f s\n", instruction_set(), num_threads,
+  std::printf("%s, %d threads, %s, %.1f MB packed in %.3f s\n", cpu::instruction_set(), num_threads,
               std::string(info(*dtype).name).c_str(), megabytes, model.pack_s);
 
   Buffers buffers;

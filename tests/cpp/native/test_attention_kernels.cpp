@@ -14,6 +14,7 @@
 #include "kernels/devices.h"
 
 using namespace pocket;
+using namespace pocket::cpu;
 
 namespace {
 
@@ -46,7 +47,7 @@ std::vector<float> attend_by(const AttentionKernels& kernels, const Sizes& sizes
   ThreadPool threads(1);
   Context context = open_device("cpu", threads);
   KvCache cache(context, {1, 1, sizes.head_dim, static_cast<std::int32_t>(n / 16 + 1), 16, sizes.type});
-  const cpu::KvView<std::byte> state = cpu::view_of(cache);
+  const KvView<std::byte> state = view_of(cache);
   std::vector<std::int32_t> blocks(static_cast<std::size_t>(cache.shape().num_blocks));
   std::iota(blocks.rbegin(), blocks.rend(), 0);
   AttentionTile tile;

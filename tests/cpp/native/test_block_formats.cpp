@@ -16,6 +16,7 @@
 namespace {
 
 using namespace pocket;
+using namespace pocket::cpu;
 
 struct Expected {
   DType dtype;

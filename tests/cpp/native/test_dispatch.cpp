@@ -8,8 +8,10 @@
 #include "core/error.h"
 #include "kernels/cpu/attention/kernels.h"
 #include "kernels/cpu/linear/kernels.h"
+#include "kernels/devices.h"
 
 using namespace pocket;
+using namespace pocket::cpu;
 
 namespace {
 
@@ -17,8 +19,9 @@ constexpr const char* kVariable = "POCKET_INSTRUCTION_SET";
 
 std::string refusal(const char* value) {
   setenv(kVariable, value, 1);
+  ThreadPool threads(1);
   try {
-    instruction_set_in_use();
+    open_device("cpu", threads);
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::kConfiguration);
     CHECK_EQUAL(error.param(), std::string(kVariable));
@@ -30,7 +33,7 @@ std::string refusal(const char* value) {
 }  // namespace
 
 // The set is found once in a process: this test has to be the first.
-TEST(a_set_that_is_not_there_is_refused_and_the_ones_that_are_there_named) {
+TEST(a_cpu_is_not_opened_with_a_set_that_is_not_there_and_the_error_names_the_sets) {
 #if defined(__x86_64__)
   const char* of_another_processor = "neon";
 #else

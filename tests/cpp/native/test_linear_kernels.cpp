@@ -9,6 +9,12 @@
 namespace {
 
 using namespace linear_cases;
+using pocket::cpu::instruction_sets;
+using pocket::cpu::InstructionSet;
+using pocket::cpu::kernels_for;
+using pocket::cpu::kernels_in_use;
+using pocket::cpu::LinearKernels;
+using pocket::cpu::LinearKernelsOf;
 
 struct Product {
   const LinearKernels* kernels = &kernels_in_use<LinearKernelsOf>();

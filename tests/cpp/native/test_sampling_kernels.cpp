@@ -10,7 +10,7 @@
 
 namespace {
 
-using pocket::TokenLogit;
+using pocket::cpu::TokenLogit;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();

@@ -4,6 +4,7 @@
 
 #include "core/buffer.h"
 #include "kernels/cpu/operations.h"
+#include "kernels/cpu/simd/dispatch.h"
 
 namespace pocket::cpu {
 namespace {
@@ -53,6 +54,7 @@ Device& device() noexcept {
 }
 
 Context open(ThreadPool& threads) {
+  instruction_set_in_use();  // throws when POCKET_INSTRUCTION_SET names a set that is not there
   static const Operations table = make_operations();
   return {device(), table, threads};
 }

@@ -7,6 +7,7 @@
 namespace pocket::cpu {
 
 Device& device() noexcept;
+// Throws Error(kConfiguration) when POCKET_INSTRUCTION_SET names a set that is not there.
 Context open(ThreadPool& threads);
 
 // The entries of each folder.

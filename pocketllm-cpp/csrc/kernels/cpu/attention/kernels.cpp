@@ -7,7 +7,7 @@
 #include "kernels/cpu/simd/vector_math.h"
 #include POCKET_SIMD_HEADER
 
-namespace pocket {
+namespace pocket::cpu {
 
 template <class V>
 struct AttentionInner {
@@ -393,4 +393,4 @@ const AttentionKernels& AttentionKernelsOf<V>::table() noexcept {
 
 template struct AttentionKernelsOf<POCKET_SIMD::Floats>;
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -15,7 +15,7 @@
 
 #include "kernels/attention.h"
 
-namespace pocket {
+namespace pocket::cpu {
 
 inline constexpr std::int32_t kSpan = 64;
 inline constexpr std::int32_t kSegment = 256;
@@ -74,4 +74,4 @@ struct AttentionKernelsOf {
   static const AttentionKernels& table() noexcept;
 };
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -7,7 +7,7 @@
 #include "kernels/cpu/simd/vector_math.h"
 #include POCKET_SIMD_HEADER
 
-namespace pocket {
+namespace pocket::cpu {
 
 template <class V>
 struct DeltaNetInner {
@@ -348,4 +348,4 @@ const DeltaNetKernels& DeltaNetKernelsOf<V>::table() noexcept {
 
 template struct DeltaNetKernelsOf<POCKET_SIMD::Floats>;
 
-}  // namespace pocket
+}  // namespace pocket::cpu

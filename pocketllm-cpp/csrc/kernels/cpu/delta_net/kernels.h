@@ -9,7 +9,7 @@
 
 #include "kernels/delta_net.h"
 
-namespace pocket {
+namespace pocket::cpu {
 
 inline constexpr std::int64_t kSegmentRows = DeltaNetShape::kChunkSize;
 inline constexpr std::int64_t kStrip = 64;
@@ -71,4 +71,4 @@ struct DeltaNetKernelsOf {
   static const DeltaNetKernels& table() noexcept;
 };
 
-}  // namespace pocket
+}  // namespace pocket::cpu

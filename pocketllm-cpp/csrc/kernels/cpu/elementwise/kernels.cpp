@@ -6,7 +6,7 @@
 #include "kernels/cpu/simd/vector_math.h"
 #include POCKET_SIMD_HEADER
 
-namespace pocket {
+namespace pocket::cpu {
 
 template <class V>
 struct ElementwiseInner {
@@ -127,4 +127,4 @@ const ElementwiseKernels& ElementwiseKernelsOf<V>::table() noexcept {
 
 template struct ElementwiseKernelsOf<POCKET_SIMD::Floats>;
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -5,7 +5,7 @@
 
 #include "kernels/elementwise.h"
 
-namespace pocket {
+namespace pocket::cpu {
 
 struct ElementwiseKernels {
   // One row (or head) of num_columns.
@@ -41,4 +41,4 @@ void for_ranges(Context& context, std::int64_t count, std::int64_t elements, Tas
   });
 }
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -8,7 +8,7 @@
 #include "kernels/cpu/linear/packed_form.h"
 #include "kernels/dequantize.h"
 
-namespace pocket {
+namespace pocket::cpu {
 namespace {
 
 std::uint16_t read_u16(const std::uint8_t* data) {
@@ -195,31 +195,35 @@ void read_block(DType dtype, const std::byte* bytes, WeightBlock& block) noexcep
   }
 }
 
+}  // namespace pocket::cpu
+
+namespace pocket {
+
 void dequantize_row(DType dtype, const std::byte* data, std::int64_t num_elements, float* out) {
   const auto* bytes = reinterpret_cast<const std::uint8_t*>(data);
   switch (dtype) {
     case DType::kF32: std::memcpy(out, data, static_cast<std::size_t>(num_elements) * sizeof(float)); return;
     case DType::kF16:
-      for (std::int64_t i = 0; i < num_elements; ++i) out[i] = half_to_float(read_u16(bytes + 2 * i));
+      for (std::int64_t i = 0; i < num_elements; ++i) out[i] = half_to_float(cpu::read_u16(bytes + 2 * i));
       return;
     case DType::kBF16:
-      for (std::int64_t i = 0; i < num_elements; ++i) out[i] = bfloat_to_float(read_u16(bytes + 2 * i));
+      for (std::int64_t i = 0; i < num_elements; ++i) out[i] = bfloat_to_float(cpu::read_u16(bytes + 2 * i));
       return;
     case DType::kF8E4M3:
       for (std::int64_t i = 0; i < num_elements; ++i) out[i] = e4m3_to_float(bytes[i]);
       return;
     default: break;
   }
-  const PackedForm form = packed_form(dtype);
+  const cpu::PackedForm form = cpu::packed_form(dtype);
   const DTypeInfo& type = info(dtype);
   if (form.code_bits == 0) {
     throw Error(ErrorKind::kUnsupportedFeature,
                 "dtype " + std::string(type.name) + " is not a type of weights; convert the tensor to one that is");
   }
-  WeightBlock block;
+  cpu::WeightBlock block;
   for (std::int64_t first = 0; first < num_elements; first += type.block_elements) {
-    read_block(dtype, data, block);
-    dequantize_block(form, block, type.block_elements, out + first);
+    cpu::read_block(dtype, data, block);
+    cpu::dequantize_block(form, block, type.block_elements, out + first);
     data += type.block_bytes;
   }
 }

@@ -6,7 +6,7 @@
 
 #include "core/dtype.h"
 
-namespace pocket {
+namespace pocket::cpu {
 
 // One block, taken apart: value of element i = d * scales[g] * (level(code) - offset) + m * mins[g], where g is the
 // element's group, and scales and mins are 1 in formats without super-blocks (packed_form.h has offsets and groups).
@@ -33,4 +33,4 @@ std::uint16_t small_block_scale(DType dtype, const std::byte* data) noexcept;
 // Takes the block at `data` apart. `dtype` must be a block type.
 void read_block(DType dtype, const std::byte* data, WeightBlock& block) noexcept;
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -4,7 +4,7 @@
 #include "kernels/cpu/linear/row.h"
 #include "kernels/cpu/linear/tiles.h"
 
-namespace pocket {
+namespace pocket::cpu {
 
 template <class V, DType kType>
 [[gnu::always_inline]] static inline V load_plain(const std::byte* data) {
@@ -135,4 +135,4 @@ static void quantise_row(const float* x, std::int64_t num_columns, std::int8_t* 
   quantise_unit<V>(padded, codes + num_whole * kUnitColumns, scales + 2 * num_whole, sums + 4 * num_whole);
 }
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -9,7 +9,7 @@
 #include "kernels/cpu/linear/quantise_avx512.h"
 #endif
 
-namespace pocket {
+namespace pocket::cpu {
 
 template <class V>
 const LinearKernels& LinearKernelsOf<V>::table() noexcept {
@@ -20,4 +20,4 @@ const LinearKernels& LinearKernelsOf<V>::table() noexcept {
 
 template struct LinearKernelsOf<POCKET_SIMD::Floats>;
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -17,7 +17,7 @@
 #include "core/dtype.h"
 #include "kernels/cpu/linear/packed_form.h"
 
-namespace pocket {
+namespace pocket::cpu {
 
 // 1.5 * 2^23: an integer below 2^22 in magnitude added to its bits is that integer added to its value.
 inline constexpr float kMagic = 12582912.0f;
@@ -120,4 +120,4 @@ static constexpr std::int64_t plain_code_bytes(std::int64_t num_columns, int ele
   return (num_columns * kStripRows * element_bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
 }
 
-}  // namespace pocket
+}  // namespace pocket::cpu

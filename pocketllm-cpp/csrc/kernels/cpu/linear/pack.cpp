@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/linear/block_formats.h"
 
-namespace pocket {
+namespace pocket::cpu {
 namespace {
 
 using Codes = const std::uint8_t* const*;  // [kStripRows], each at the unit's 64 codes of that row
@@ -179,4 +179,4 @@ void pack_plain_strip(DType dtype, StripRows rows, std::int64_t num_columns, std
   }
 }
 
-}  // namespace pocket
+}  // namespace pocket::cpu

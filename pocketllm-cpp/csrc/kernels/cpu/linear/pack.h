@@ -8,7 +8,7 @@
 #include "core/dtype.h"
 #include "kernels/cpu/linear/packed_form.h"
 
-namespace pocket {
+namespace pocket::cpu {
 
 // Stored rows of a strip; nullptr for the rows that pad the last one, which pack as zeros.
 using StripRows = std::span<const std::byte* const, kStripRows>;
@@ -19,4 +19,4 @@ void pack_block_strip(DType dtype, StripRows rows, std::int64_t num_columns, std
 // Packs a plain type's rows as [column][16 rows] in the type itself.
 void pack_plain_strip(DType dtype, StripRows rows, std::int64_t num_columns, std::byte* out);
 
-}  // namespace pocket
+}  // namespace pocket::cpu

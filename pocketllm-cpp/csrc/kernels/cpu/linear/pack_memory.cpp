@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-namespace pocket {
+namespace pocket::cpu {
 namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{32} << 20;
@@ -41,4 +41,4 @@ PackedMemory packed_memory(std::size_t num_bytes) {
   return {std::move(piece), data, num_bytes};
 }
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -6,7 +6,7 @@
 
 #include "core/buffer.h"
 
-namespace pocket {
+namespace pocket::cpu {
 
 // `size` bytes for one matrix, aligned to a cache line and zero. The piece goes back to the system with its last owner.
 struct PackedMemory {
@@ -20,4 +20,4 @@ struct PackedMemory {
 // call this. Throws std::bad_alloc.
 PackedMemory packed_memory(std::size_t num_bytes);
 
-}  // namespace pocket
+}  // namespace pocket::cpu

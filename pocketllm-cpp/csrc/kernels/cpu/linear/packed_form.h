@@ -23,7 +23,7 @@
 
 #include "core/dtype.h"
 
-namespace pocket {
+namespace pocket::cpu {
 
 inline constexpr int kStripRows = 16;
 inline constexpr int kUnitColumns = 64;
@@ -87,4 +87,4 @@ inline constexpr std::uint8_t kIQ4Codes[16] = {1,   24,  45,  63,  79,  93,  106
                                                129, 141, 153, 166, 181, 197, 217, 241};
 inline constexpr std::uint8_t kE2M1Codes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -4,7 +4,7 @@
 #include "kernels/cpu/linear/float_tiles.h"
 #include "kernels/cpu/simd/avx512.h"
 
-namespace pocket {
+namespace pocket::cpu {
 
 template <>
 [[gnu::always_inline]] inline void quantise_unit<avx512::Floats>(const float* x, std::int8_t* codes, float* scales,
@@ -50,4 +50,4 @@ template <>
   _mm_storeu_si128(reinterpret_cast<__m128i*>(sums), _mm512_castsi512_si128(_mm512_permutexvar_epi32(lanes, sum)));
 }
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/linear/tiles.h"
 
-namespace pocket {
+namespace pocket::cpu {
 
 // Bytes between what is read and what is asked for: the time of a read from memory at full speed.
 inline constexpr int kPrefetchBytes = 2048;
@@ -77,4 +77,4 @@ static void multiply_row(const RowProduct& product) {
   with_form(product.dtype, [&]<PackedForm kForm>() { multiply_row_form<V, kForm>(product); });
 }
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -8,7 +8,7 @@
 #include "kernels/cpu/linear/kernels.h"
 #include "kernels/cpu/simd/product_tile.h"
 
-namespace pocket {
+namespace pocket::cpu {
 
 // Calls body.template operator()<form>() for the form of a block type.
 template <class Body>
@@ -314,4 +314,4 @@ static void multiply_panels(const PanelProduct& product) {
   with_strips.template operator()<32, false, false>();
 }
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -6,7 +6,7 @@
 #include "kernels/cpu/simd/vector_math.h"
 #include POCKET_SIMD_HEADER
 
-namespace pocket {
+namespace pocket::cpu {
 
 template <class V>
 struct SamplingInner {
@@ -110,4 +110,4 @@ const SamplingKernels& SamplingKernelsOf<V>::table() noexcept {
 
 template struct SamplingKernelsOf<POCKET_SIMD::Floats>;
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -5,7 +5,7 @@
 
 #include "kernels/sampling.h"
 
-namespace pocket {
+namespace pocket::cpu {
 
 struct TokenLogit {
   std::int32_t id = 0;
@@ -33,4 +33,4 @@ struct SamplingKernelsOf {
   static const SamplingKernels& table() noexcept;
 };
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pocket::avx2 {
+namespace pocket::cpu::avx2 {
 
 struct Quad {
   __m256i v;
@@ -309,4 +309,4 @@ struct Floats {
   }
 };
 
-}  // namespace pocket::avx2
+}  // namespace pocket::cpu::avx2

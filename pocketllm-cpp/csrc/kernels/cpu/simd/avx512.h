@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #pragma GCC diagnostic pop
 
-namespace pocket::avx512 {
+namespace pocket::cpu::avx512 {
 
 struct Quad {
   __m512i v;
@@ -196,4 +196,4 @@ struct Floats {
   static void prefetch(const void* p) noexcept { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
 };
 
-}  // namespace pocket::avx512
+}  // namespace pocket::cpu::avx512

@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 
-namespace pocket {
+namespace pocket::cpu {
 namespace {
 
 // Whether the CPU has what the build compiles the set for (cmake/instruction_sets.cmake), and the system saves it.
@@ -78,4 +78,4 @@ InstructionSet instruction_set_in_use() {
 
 const char* instruction_set() { return name_of(instruction_set_in_use()); }
 
-}  // namespace pocket
+}  // namespace pocket::cpu

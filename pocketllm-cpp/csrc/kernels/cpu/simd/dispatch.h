@@ -6,7 +6,7 @@
 
 #include <vector>
 
-namespace pocket {
+namespace pocket::cpu {
 
 namespace scalar {
 struct Floats;
@@ -60,4 +60,4 @@ const auto& kernels_in_use() {
   return kernels_for<KernelsOf>(instruction_set_in_use());
 }
 
-}  // namespace pocket
+}  // namespace pocket::cpu

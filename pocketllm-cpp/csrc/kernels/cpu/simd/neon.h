@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace pocket::neon {
+namespace pocket::cpu::neon {
 
 // {{function(0), ..., function(3)}}, unrolled whatever the optimiser thinks of it.
 template <class Out, class Function>
@@ -335,4 +335,4 @@ struct Floats {
   }
 };
 
-}  // namespace pocket::neon
+}  // namespace pocket::cpu::neon

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace pocket {
+namespace pocket::cpu {
 
 // accumulators[r][c] += sum over k of a[r * a_stride + k] * b[c][k * b_stride + lane], k in [0, count).
 // T: what `b` is stored in: float, F16 bits or 8-bit integers.
@@ -41,4 +41,4 @@ template <int kLargest, class Task>
   }
 }
 
-}  // namespace pocket
+}  // namespace pocket::cpu

@@ -16,7 +16,7 @@
 
 #include "core/half.h"
 
-namespace pocket::scalar {
+namespace pocket::cpu::scalar {
 
 // Out with element i = function(i). Not inlined: the products unroll so much that a compiler would drown in its loops.
 template <class Out, class Function>
@@ -323,4 +323,4 @@ struct Floats {
   static void prefetch(const void*) noexcept {}
 };
 
-}  // namespace pocket::scalar
+}  // namespace pocket::cpu::scalar

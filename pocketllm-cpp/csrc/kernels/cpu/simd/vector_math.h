@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace pocket {
+namespace pocket::cpu {
 
 // Up to sixteen floats from p on; what is missing of them is zero.
 template <class V>
@@ -75,4 +75,4 @@ inline V gelu_tanh(V x) noexcept {
   return x / (V::broadcast(1.0f) + exp(minus_two_u));
 }
 
-}  // namespace pocket
+}  // namespace pocket::cpu
