@@ -5,6 +5,7 @@ The format and the policy it tells are in the README beside it.
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -46,15 +47,21 @@ class Bench:
             prefill_tokens_beside_decodes=prefill_tokens_beside_decodes,
         )
         self.sequences: list[Sequence] = []
+        self.drafts: dict[int, list[int]] = {}
 
     def add(
-        self, prompt: list[list[int]], num_choices: int = 1, priority: int = 0, prompt_logprobs: bool = False
+        self,
+        prompt: list[list[int]],
+        num_choices: int = 1,
+        priority: int = 0,
+        prompt_logprobs: bool = False,
+        max_tokens: int = LIMIT,
     ) -> None:
         tokens = tuple(index * 31 % 97 + 100 * kind for length, kind in prompt for index in range(length))
         first = len(self.sequences)
         request = GenerationRequest(
             prompt_tokens=tokens,
-            sampling_params=SamplingParams(max_tokens=LIMIT, n=num_choices, prompt_logprobs=prompt_logprobs),
+            sampling_params=SamplingParams(max_tokens=max_tokens, n=num_choices, prompt_logprobs=prompt_logprobs),
             choices=tuple(Choice(first + index, 0) for index in range(num_choices)),
             priority=priority,
         )
@@ -64,14 +71,19 @@ class Bench:
 
     def step(self) -> str:
         """One step, as "sequence:start+length" per entry; a star behind rows that begin within the prompt."""
-        plan = self.scheduler.schedule()
-        chunks = [Chunk(sequence, sequence.num_computed, 1) for sequence in plan.decodes] + plan.chunks
+        drafts, self.drafts = self.drafts, {}
+        plan = self.scheduler.schedule(drafts)
+        decodes = [
+            Chunk(sequence, sequence.num_computed, 1 + len(plan.drafts.get(sequence.handle, [])))
+            for sequence in plan.decodes
+        ]
+        chunks = decodes + plan.chunks
         shown = [
             f"{chunk.sequence.handle}:{chunk.start}+{chunk.length}"
             + "*" * (chunk.start < chunk.sequence.num_prompt_tokens)
             for chunk in chunks
         ]
-        sampled = [chunk.sequence for chunk in chunks if chunk.completes]
+        sampled = plan.decodes + [chunk.sequence for chunk in plan.chunks if chunk.completes]
         self.scheduler.advance(plan)
         for leader in list(sampled):
             if leader.num_generated == 0:
@@ -79,7 +91,8 @@ class Bench:
         for sequence in sampled:
             assert len(sequence.blocks) * BLOCK >= sequence.num_computed
             self.scheduler.take_prompt_report(sequence)
-            self.scheduler.commit(sequence, [1])
+            right = itertools.takewhile(lambda token: token == 1, plan.drafts.get(sequence.handle, []))
+            self.scheduler.commit(sequence, [1, *right])
         return " ".join(shown)
 
     def finish(self, index: int) -> None:
@@ -118,6 +131,8 @@ def act(bench: Bench, name: str, value: Any) -> None:
                 bench.step()
         case "finish":
             bench.finish(value)
+        case "draft":
+            bench.drafts[value["sequence"]] = value["tokens"]
         case "set_budget":
             bench.scheduler.prefill_token_budget = value["prefill_token_budget"]
             bench.scheduler.prefill_tokens_beside_decodes = value.get("prefill_tokens_beside_decodes", 0)
@@ -143,4 +158,4 @@ def test_a_scenario_takes_the_steps_it_says(scenario: dict[str, Any]) -> None:
 
 def test_most_of_the_table_is_run() -> None:
     assert len(RUN) >= 20
-    assert {need for scenario in TABLE for need in scenario["needs"]} <= LACKS
+    assert {need for scenario in TABLE for need in scenario["needs"]} <= LACKS | {"drafts"}

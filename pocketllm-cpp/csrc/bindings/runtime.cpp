@@ -130,7 +130,7 @@ void init_runtime(nb::module_& module) {
       .def_prop_ro("kv_block_size", [](BoundRuntime& self) { return self.runtime().kv().shape().block_size; },
                    "Positions of one block.")
       .def_prop_ro("state_bytes", [](BoundRuntime& self) -> std::size_t {
-        DeltaNetStates* states = self.runtime().states();
+        const RecurrentStates* states = self.runtime().states();
         if (states == nullptr) return 0;
         return states->slot_bytes() * static_cast<std::size_t>(self.runtime().num_slots());
       }, "Memory of the recurrent states of num_slots sequences; 0 for models without.");

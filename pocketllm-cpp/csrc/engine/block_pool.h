@@ -11,7 +11,7 @@ namespace pocket {
 // Counts the holders of blocks 0 to num_blocks - 1. A block that the prefix cache keeps stays as it is when its last
 // holder leaves, and is given away again only when nothing else is free, the least recently held first.
 //
-// Holders release a sequence's blocks from the last to the first, and whoever holds a block holds all before it; so the
+// Holders release a sequence's blocks from the last to the first, and the holder of a block holds all before it; so the
 // ends of sequences are always older than their beginnings, and no kept block outlives its parent.
 //
 // Threads: the engine's alone.
@@ -48,7 +48,7 @@ class BlockPool {
   struct Entry {
     std::int32_t num_holders = 0;
     bool kept = false;
-    // Neighbours among the idle: kept, and held by nobody.
+    // Neighbours among the idle: kept, without a holder.
     std::int32_t older = kNone;
     std::int32_t newer = kNone;
   };

@@ -20,7 +20,7 @@ class EventRing {
   // Readable while batches wait.
   int fileno() const noexcept { return read_fd_; }
   // True when wake() has to follow, without a lock that the consumer may want: it often runs at once, in the place of
-  // whoever woke it.
+  // the thread that woke it.
   [[nodiscard]] bool post(StepBatch batch);
   void wake() noexcept;
   std::vector<StepBatch> drain();

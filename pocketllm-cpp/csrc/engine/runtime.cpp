@@ -50,7 +50,7 @@ Runtime::Sizes Runtime::plan(const Context& context, const ModelShape& shape, co
   Sizes sizes;
   sizes.num_slots = options.num_slots;
   sizes.max_model_len = options.max_model_len > 0 ? options.max_model_len : shape.max_positions;
-  sizes.kv = shape.kv;
+  sizes.kv = kv_shape(shape.caches);
   sizes.kv.type = options.kv_type;
   sizes.kv.block_size = kv_block_size(context);
   const std::int64_t block_size = sizes.kv.block_size;
@@ -77,10 +77,10 @@ Runtime::Sizes Runtime::plan(const Context& context, const ModelShape& shape, co
   sizes.max_model_len = std::min(sizes.max_model_len, num_blocks * block_size);
   sizes.kv.num_blocks = static_cast<std::int32_t>(num_blocks);
   sizes.num_snapshots = std::max(0, options.num_snapshots);
-  if (shape.delta_net) {
-    const std::size_t slot_bytes = std::max<std::size_t>(1, delta_net_slot_bytes(context, *shape.delta_net));
+  if (const auto state = recurrent_state(shape.caches)) {
+    sizes.state = *state;
     const std::int64_t budget_bytes = memory_bytes / 8;
-    const std::int64_t most = std::max<std::int64_t>(1, budget_bytes / static_cast<std::int64_t>(slot_bytes));
+    const std::int64_t most = std::max<std::int64_t>(1, budget_bytes / static_cast<std::int64_t>(state->state_bytes));
     sizes.num_snapshots = static_cast<std::int32_t>(std::min<std::int64_t>(sizes.num_snapshots, most));
   }
   return sizes;
@@ -93,8 +93,8 @@ Runtime::Runtime(const Load& load, const RuntimeOptions& options, std::unique_pt
       model_(load(context_)),
       sizes_(plan(context_, model_->shape(), options)),
       kv_(context_, sizes_.kv) {
-  if (model_->shape().delta_net) {
-    states_ = std::make_unique<DeltaNetStates>(context_, *model_->shape().delta_net, sizes_.num_slots);
+  if (sizes_.state.state_bytes > 0) {
+    states_ = std::make_unique<RecurrentStates>(context_, sizes_.state.state_bytes, sizes_.num_slots);
   }
 }
 

@@ -9,7 +9,7 @@
 #include "core/tensor_source.h"
 #include "core/thread_pool.h"
 #include "kernels/attention.h"
-#include "kernels/delta_net.h"
+#include "kernels/recurrent_states.h"
 #include "models/model.h"
 
 namespace pocket {
@@ -43,7 +43,10 @@ class Runtime {
   Model& model() noexcept { return *model_; }
   Context& context() noexcept { return context_; }
   KvCache& kv() noexcept { return kv_; }
-  DeltaNetStates* states() noexcept { return states_.get(); }
+  // nullptr for models without recurrent layers.
+  RecurrentStates* states() noexcept { return states_.get(); }
+  // Recurrent states can be kept at multiples of it; 1 without them.
+  std::int64_t segment_length() const noexcept { return sizes_.state.segment_length; }
   // Never more than the cache can hold.
   std::int64_t max_model_len() const noexcept { return sizes_.max_model_len; }
   std::int32_t num_slots() const noexcept { return sizes_.num_slots; }
@@ -56,6 +59,7 @@ class Runtime {
     std::int32_t num_slots = 0;
     std::int32_t num_snapshots = 0;
     KvShape kv;
+    RecurrentSpec state{0, 1};  // 0 bytes for models without recurrent layers
   };
 
   static Sizes plan(const Context& context, const ModelShape& shape, const RuntimeOptions& options);
@@ -66,7 +70,7 @@ class Runtime {
   std::unique_ptr<Model> model_;
   Sizes sizes_;
   KvCache kv_;
-  std::unique_ptr<DeltaNetStates> states_;
+  std::unique_ptr<RecurrentStates> states_;
 };
 
 }  // namespace pocket

@@ -54,18 +54,19 @@ SamplingRow Sampler::rules_of(const SampleRow& row, std::span<const std::uint32_
   SamplingRow rules;
   rules.row = row.logit_row;
   if (!state.error.empty()) return rules;
+  const std::int64_t num_generated = sequence.num_generated() + row.num_ahead;
   rules.penalties = {params.repetition_penalty, params.frequency_penalty, params.presence_penalty};
   rules.seen = state.seen;
   rules.bias = params.logit_bias;
   // A text that its constraint has completed cannot be made longer.
   const bool complete = state.matcher && state.matcher.is_done();
-  if (sequence.num_generated() < params.min_tokens && !complete) rules.forbidden = sequence.group->stop_ids;
+  if (num_generated < params.min_tokens && !complete) rules.forbidden = sequence.group->stop_ids;
   rules.allowed = mask;
   rules.temperature = params.temperature;
   rules.top_p = params.top_p;
   rules.min_p = params.min_p;
   rules.top_k = params.top_k;
-  rules.uniform = uniform(sequence.seed, static_cast<std::uint64_t>(sequence.num_generated()));
+  rules.uniform = uniform(sequence.seed, static_cast<std::uint64_t>(num_generated));
   return rules;
 }
 

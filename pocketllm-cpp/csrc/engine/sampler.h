@@ -15,6 +15,7 @@ namespace pocket {
 struct SampleRow {
   Sequence* sequence = nullptr;
   std::int64_t logit_row = 0;
+  std::int64_t num_ahead = 0;  // tokens sampled for the sequence before this one, and not committed yet
 };
 
 // Rows do not influence each other. Threads: the engine's alone.

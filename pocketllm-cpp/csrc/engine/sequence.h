@@ -33,13 +33,15 @@ struct SamplingState {
   bool penalized = false;
   std::vector<SeenToken> seen;  // of penalized sequences: prompt and answer, every id once
   std::unordered_map<std::int32_t, std::int32_t> index_of_seen;
-  std::string error;  // why the sequence cannot go on: its constraint leaves no token
+  std::vector<std::int32_t> taken;  // what the step has sampled for it, until that is committed
+  std::string error;                // why the sequence ends: its constraint leaves no token
 };
 
 enum class Phase : std::uint8_t { kWaiting, kFollowing, kRunning, kDone };
 
 // `tokens` is the prompt and then the answer. Positions below `num_computed` have their keys and values in `blocks`.
-// Touched by the engine's thread alone once it was submitted.
+// Touched by the engine's thread alone once it was submitted: `sampling` is written by the sampler's side of a step,
+// and everything else by the scheduler.
 struct Sequence {
   std::shared_ptr<PromptGroup> group;
   std::uint64_t handle = 0;
@@ -50,6 +52,7 @@ struct Sequence {
   std::int64_t num_prompt_tokens = 0;
   std::int64_t max_tokens = 0;
   std::int64_t num_computed = 0;
+  std::vector<std::int32_t> draft;  // proposed behind `tokens`, for the next step to check
   std::vector<std::int32_t> blocks;
   std::int32_t slot = -1;  // while running: its place, and its recurrent state's
 

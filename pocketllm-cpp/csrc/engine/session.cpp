@@ -11,7 +11,6 @@ namespace {
 
 // Rows of one forward pass: bounds the memory that a long prompt's activations take.
 constexpr std::int64_t kMaxRows = 512;
-constexpr std::int64_t kChunk = DeltaNetShape::kChunkSize;
 // A session is the only user of the cache and the states.
 constexpr std::int32_t kStateSlot = 0;
 
@@ -104,10 +103,10 @@ std::span<const float> Session::append(std::span<const std::int32_t> tokens, boo
   has_last_logits_ = false;
   logits_.reserve<float>(runtime_.context().device, num_wanted * vocab);
   while (!tokens.empty()) {
-    // Recurrent layers compute prompts in chunks that begin at multiples of their size, and up to there one by one.
-    const std::int64_t past = position() % kChunk;
+    // Recurrent layers compute prompts in segments that begin at multiples of their length, and up to there one by one.
+    const std::int64_t past = position() % runtime_.segment_length();
     const bool chunked = is_prompt && past == 0;
-    const std::int64_t most = is_prompt && past != 0 && runtime_.states() != nullptr ? kChunk - past : kMaxRows;
+    const std::int64_t most = is_prompt && past != 0 ? runtime_.segment_length() - past : kMaxRows;
     const bool is_last = all_logits || static_cast<std::int64_t>(tokens.size()) <= most;
     const auto length = is_last ? tokens.size() : static_cast<std::size_t>(most);
     logit_rows_.resize(all_logits ? length : is_last ? 1 : 0);
@@ -115,7 +114,7 @@ std::span<const float> Session::append(std::span<const std::int32_t> tokens, boo
     try {
       forward(tokens.first(length), chunked, logit_rows_);
     } catch (...) {
-      // A recurrent state may have moved: the sequence cannot go on from here.
+      // A recurrent state may have moved: the sequence cannot continue from here.
       reset();
       throw;
     }

@@ -1,69 +1,48 @@
 #include "engine/step_runner.h"
 
-#include <algorithm>
-#include <iterator>
-
 namespace pocket {
-namespace {
 
-// Position p of the prompt is predicted by row p - 1; the last row of the prompt predicts the answer.
-std::int64_t num_prompt_targets(const PlannedRows& rows) noexcept {
-  const std::int64_t end = std::min(rows.start + rows.length, rows.sequence->num_prompt_tokens - 1);
-  return std::max<std::int64_t>(0, end - rows.start);
+StepRunner::StepRunner(Runtime& runtime, std::int64_t vocab_size) : runtime_(runtime), vocab_size_(vocab_size) {
+  if (runtime.states() != nullptr) states_.emplace(runtime.context(), *runtime.states(), runtime.num_slots());
 }
 
-}  // namespace
-
-std::span<const SampleRow> StepRunner::execute(const StepPlan& plan) {
-  tokens_.clear();
+StepOutput& StepRunner::execute(const StepInput& step) {
+  Context& context = runtime_.context();
+  if (states_) states_->move(step.state_moves);
+  for (const BlockCopy& copy : step.block_copies) runtime_.kv().copy_block(context, copy.from, copy.to);
   sequences_.clear();
   logit_rows_.clear();
-  sampled_.clear();
-  bool has_prompt_logprobs = false;
-  for (const PlannedRows& rows : plan.rows) {
-    Sequence& sequence = *rows.sequence;
-    const auto first = static_cast<std::int32_t>(tokens_.size());
-    const auto* begin = sequence.tokens.data() + rows.start;
-    tokens_.insert(tokens_.end(), begin, begin + rows.length);
-    sequences_.push_back(
-        {first, static_cast<std::int32_t>(rows.length), rows.start, sequence.blocks, sequence.slot, rows.chunked});
-    const auto last = static_cast<std::int32_t>(tokens_.size()) - 1;
-    if (rows.chunked && sequence.wants_prompt_logprobs()) {
-      has_prompt_logprobs = true;
-      const auto num_wanted = static_cast<std::int32_t>(num_prompt_targets(rows));
-      for (std::int32_t row = first; row < first + num_wanted; ++row) logit_rows_.push_back(row);
-    }
-    if (rows.completes()) {
-      sampled_.push_back({&sequence, std::ssize(logit_rows_)});
-      logit_rows_.push_back(last);  // never among the wanted: it predicts the answer
-    }
+  std::int32_t row = 0;
+  const std::int32_t* blocks = step.blocks.data();
+  for (const StepSpan& span : step.spans) {
+    const auto num_blocks = static_cast<std::size_t>(span.num_blocks);
+    sequences_.push_back({row, span.num_rows, span.start, {blocks, num_blocks}, span.slot, span.chunked});
+    for (std::int32_t target = 0; target < span.num_targets; ++target) logit_rows_.push_back(row + target);
+    row += span.num_rows;
+    for (std::int32_t wanted = row - span.num_logits; wanted < row; ++wanted) logit_rows_.push_back(wanted);
+    blocks += num_blocks;
   }
   const auto vocab = static_cast<std::size_t>(runtime_.model().shape().vocab_size);
-  Context& context = runtime_.context();
   float* logits = logits_.reserve<float>(context.device, logit_rows_.size() * vocab);
   Caches caches = runtime_.caches();
-  runtime_.model().forward(context, {tokens_, sequences_, logit_rows_}, caches, logits);
-  if (has_prompt_logprobs) add_prompt_logprobs(plan);
-  return sampled_;
+  runtime_.model().forward(context, {step.tokens, sequences_, logit_rows_}, caches, logits);
+  output_.target_logprobs.clear();
+  if (!step.targets.empty()) add_target_logprobs(step);
+  return output_;
 }
 
-void StepRunner::add_prompt_logprobs(const StepPlan& plan) {
+void StepRunner::add_target_logprobs(const StepInput& step) {
+  logprob_rows_.clear();
   std::int64_t logit_row = 0;
-  for (const PlannedRows& rows : plan.rows) {
-    Sequence& sequence = *rows.sequence;
-    if (rows.chunked && sequence.wants_prompt_logprobs()) {
-      logprob_rows_.clear();
-      const std::int64_t num_rows = num_prompt_targets(rows);
-      for (std::int64_t row = 0; row < num_rows; ++row) {
-        const std::int64_t position = rows.start + row + 1;
-        logprob_rows_.push_back({{logit_row++, sequence.tokens[static_cast<std::size_t>(position)],
-                                  sequence.group->sampling.num_top_logprobs},
-                                 static_cast<std::int32_t>(position)});
-      }
-      append_logprobs(runtime_.context(), logits(), logprob_rows_, sequence.prompt_logprobs);
+  const std::int32_t* target = step.targets.data();
+  for (const StepSpan& span : step.spans) {
+    for (std::int32_t index = 0; index < span.num_targets; ++index) {
+      const auto position = static_cast<std::int32_t>(span.start + index + 1);
+      logprob_rows_.push_back({{logit_row + index, *target++, span.num_top}, position});
     }
-    if (rows.completes()) ++logit_row;
+    logit_row += span.num_targets + span.num_logits;
   }
+  append_logprobs(runtime_.context(), logits(), logprob_rows_, output_.target_logprobs);
 }
 
 }  // namespace pocket

@@ -2,17 +2,17 @@
 // "Gated Delta Networks").
 //
 // Contract: as for attention, a row's result does not depend on the batch. Chunked and one-by-one forms round
-// differently, so which one computes a position is fixed by the position itself: chunks begin at multiples of
-// kChunkSize, and only whole prompts' rows are `chunked` (see engine/scheduler.h). Rows of a last chunk that is not
-// full have the bits they have in a full one; chunked rows that begin inside a chunk form a shorter one up to its end.
+// differently, so which one computes a position is fixed by the position itself: segments begin at multiples of
+// kSegmentLength, and only whole prompts' rows are `chunked` (see engine/scheduler.h). Rows of a last segment that is not
+// full have the bits they have in a full one; chunked rows that begin inside a segment form a shorter one up to its end.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
-#include "core/device.h"
 #include "kernels/context.h"
+#include "kernels/recurrent_states.h"
 #include "kernels/sequence_rows.h"
 
 namespace pocket {
@@ -27,35 +27,30 @@ struct DeltaNetShape {
   // Value head j uses key head j / (value heads per key head), or j % num_key_heads when tiled (GGUF's order).
   bool tiled_value_heads = false;
 
-  static constexpr std::int32_t kChunkSize = 64;
+  static constexpr std::int32_t kSegmentLength = 64;
 
   std::int64_t conv_channels() const noexcept {
     return std::int64_t{2} * num_key_heads * key_dim + std::int64_t{num_value_heads} * value_dim;
   }
 };
 
-// The states of several sequences: per slot and layer S [num_value_heads, key_dim, value_dim] and the last
-// kernel_size - 1 rows that entered the convolution, all float. How they lie in a slot is the device's.
+// Slots as this operation sees them: per layer S [num_value_heads, key_dim, value_dim] and the last kernel_size - 1 rows
+// that entered the convolution, all float. How they lie in a slot is the device's.
 class DeltaNetStates {
  public:
-  // Throws Error(kConfiguration) for impossible sizes.
-  DeltaNetStates(Context& context, const DeltaNetShape& shape, std::int32_t num_slots);
+  // Throws Error(kConfiguration) for impossible sizes, and for slots that are not of the size that the device takes.
+  DeltaNetStates(const Context& context, RecurrentStates& slots, const DeltaNetShape& shape);
 
   const DeltaNetShape& shape() const noexcept { return shape_; }
-  const Device& device() const noexcept { return *data_.device(); }
-  std::size_t slot_bytes() const noexcept { return slot_bytes_; }
-  // All layers of one slot, contiguous in device memory: what a snapshot copies.
-  std::byte* slot(std::int32_t index) noexcept { return data_.data() + static_cast<std::size_t>(index) * slot_bytes_; }
-
-  // The slot's sequence starts at position 0.
-  void clear(Context& context, std::int32_t slot);
+  const Device& device() const noexcept { return slots_.device(); }
+  std::byte* slot(std::int32_t index) noexcept { return slots_.slot(index); }
 
  private:
+  RecurrentStates& slots_;
   DeltaNetShape shape_;
-  std::size_t slot_bytes_;
-  DeviceBuffer data_;
 };
 
+// Of all layers of the shape; as many times that of one layer.
 std::size_t delta_net_slot_bytes(const Context& context, const DeltaNetShape& shape);
 
 // Device memory, but for eps.

@@ -9,6 +9,17 @@
 namespace pocket {
 namespace {
 
+CacheSpec cache_spec(const LoadRequest& request, LayerKind kind) {
+  const ModelConfig& config = request.config;
+  if (kind == LayerKind::kLinearAttention) {
+    DeltaNetShape layer = *config.delta_net;
+    layer.num_layers = 1;
+    return RecurrentSpec{delta_net_slot_bytes(request.context, layer), DeltaNetShape::kSegmentLength};
+  }
+  return KeyValueSpec{static_cast<std::int32_t>(config.num_kv_heads), static_cast<std::int32_t>(config.head_dim),
+                      kind == LayerKind::kSlidingAttention ? config.sliding_window : 0};
+}
+
 ModelShape shape_of(const LoadRequest& request) {
   const ModelConfig& config = request.config;
   ModelShape shape;
@@ -17,10 +28,9 @@ ModelShape shape_of(const LoadRequest& request) {
   shape.hidden_size = config.hidden_size;
   shape.num_layers = config.num_layers;
   shape.max_positions = request.options.max_positions > 0 ? request.options.max_positions : config.max_positions;
-  shape.kv.num_layers = request.num_layers_before(config.num_layers, false);
-  shape.kv.num_kv_heads = static_cast<std::int32_t>(config.num_kv_heads);
-  shape.kv.head_dim = static_cast<std::int32_t>(config.head_dim);
-  shape.delta_net = config.delta_net;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    shape.caches.push_back(cache_spec(request, config.layers[static_cast<std::size_t>(layer)]));
+  }
   return shape;
 }
 

@@ -8,24 +8,24 @@ namespace pocket {
 
 DeltaNetBlock::DeltaNetBlock(WeightReader& weights, const ModelConfig& config, const std::string& prefix,
                              std::int32_t state_layer)
-    : state_layer_(state_layer),
-      conv_channels_(config.delta_net->conv_channels()),
-      value_size_(std::int64_t{config.delta_net->num_value_heads} * config.delta_net->value_dim),
-      num_value_heads_(config.delta_net->num_value_heads),
+    : shape_(*config.delta_net),
+      state_layer_(state_layer),
+      conv_channels_(shape_.conv_channels()),
+      value_size_(std::int64_t{shape_.num_value_heads} * shape_.value_dim),
+      num_value_heads_(shape_.num_value_heads),
       eps_(static_cast<float>(config.rms_norm_eps)) {
-  const DeltaNetShape& shape = *config.delta_net;
   input_ = weights.matrix({{.name = prefix + "in_proj_qkv.weight", .num_rows = conv_channels_},
                            {.name = prefix + "in_proj_z.weight", .num_rows = value_size_},
                            {.name = prefix + "in_proj_b.weight", .num_rows = num_value_heads_},
                            {.name = prefix + "in_proj_a.weight", .num_rows = num_value_heads_}},
                           config.hidden_size);
   output_ = weights.matrix({{.name = prefix + "out_proj.weight", .num_rows = config.hidden_size}}, value_size_);
-  conv_ = weights.table_of_floats(prefix + "conv1d.weight", conv_channels_, shape.kernel_size);
+  conv_ = weights.table_of_floats(prefix + "conv1d.weight", conv_channels_, shape_.kernel_size);
   // GGUF stores -exp(A_log) itself.
   const bool is_decay = weights.format() == FileFormat::kGguf;
   decay_ = weights.vector(prefix + "A_log", num_value_heads_, [=](float a) { return is_decay ? a : -std::exp(a); });
   dt_bias_ = weights.vector(prefix + "dt_bias", num_value_heads_);
-  norm_ = weights.vector(prefix + "norm.weight", shape.value_dim);  // not zero-centred, in either format
+  norm_ = weights.vector(prefix + "norm.weight", shape_.value_dim);  // not zero-centred, in either format
 }
 
 void DeltaNetBlock::mix(LayerCall& call, const ActivationRows& x) {
@@ -38,7 +38,8 @@ void DeltaNetBlock::mix(LayerCall& call, const ActivationRows& x) {
   float* mixed = call.room(call.work.mixed, call.num_rows * value_size_);
   const float* z = projected + conv_channels_;
   const float* beta = z + value_size_;
-  delta_net(call.context, *call.caches.states, state_layer_,
+  DeltaNetStates states(call.context, *call.caches.states, shape_);
+  delta_net(call.context, states, state_layer_,
             {.conv = conv_.as<float>(), .decay = decay_.as<float>(), .dt_bias = dt_bias_.as<float>(),
              .norm = norm_.as<float>(), .eps = eps_},
             call.sequences,

@@ -22,6 +22,7 @@ class DeltaNetBlock : public Mixer {
   void project(LayerCall& call, float* y, Store store) override;
 
  private:
+  DeltaNetShape shape_;
   std::int32_t state_layer_;
   std::int64_t conv_channels_, value_size_, num_value_heads_;
   float eps_;

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,9 +11,10 @@
 #include "core/tensor_source.h"
 #include "kernels/attention.h"
 #include "kernels/context.h"
-#include "kernels/delta_net.h"
 #include "kernels/linear.h"
+#include "kernels/recurrent_states.h"
 #include "kernels/sequence_rows.h"
+#include "models/cache_spec.h"
 
 namespace pocket {
 
@@ -28,7 +28,7 @@ struct Step {
 // What a model's sequences keep between steps; made for a model by the engine.
 struct Caches {
   KvCache& kv;
-  DeltaNetStates* states = nullptr;  // only for models with recurrent layers
+  RecurrentStates* states = nullptr;  // only for models with recurrent layers
 };
 
 // Sizes the engine plans with.
@@ -38,8 +38,7 @@ struct ModelShape {
   std::int64_t hidden_size = 0;
   std::int64_t num_layers = 0;
   std::int64_t max_positions = 0;
-  KvShape kv;  // num_layers: attention layers alone; blocks and type are the engine's to fill in
-  std::optional<DeltaNetShape> delta_net;
+  std::vector<CacheSpec> caches;  // [num_layers]
   std::size_t weights_bytes = 0;  // as packed
   std::size_t bytes_per_token = 0;  // weight bytes that computing one token reads
 };

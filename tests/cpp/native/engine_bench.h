@@ -42,6 +42,7 @@ struct Setup {
   bool recurrent = false;
   RuntimeOptions runtime = fake::small_options();
   EngineOptions engine = {};
+  std::function<std::unique_ptr<Drafter>()> make_drafter = nullptr;
 };
 
 struct Bench {
@@ -53,7 +54,7 @@ struct Bench {
       const std::lock_guard lock(mutex);
       if (hook) hook(step);
     };
-    engine.emplace(fake.runtime, setup.engine);
+    engine.emplace(fake.runtime, setup.engine, setup.make_drafter ? setup.make_drafter() : nullptr);
     recorder.emplace(*engine);
   }
   ~Bench() { gate.open(); }

@@ -33,15 +33,11 @@ class FakeModel : public pocket::Model {
     shape_.hidden_size = kDims;
     shape_.num_layers = 1;
     shape_.max_positions = shape.max_positions;
-    shape_.kv.num_layers = 1;
-    shape_.kv.num_kv_heads = 1;
-    shape_.kv.head_dim = kDims;
-    if (!shape.recurrent) return;
-    pocket::DeltaNetShape states;
-    states.num_layers = 1;
-    states.num_key_heads = states.num_value_heads = 1;
-    states.key_dim = states.value_dim = 8;
-    shape_.delta_net = states;
+    shape_.caches.push_back(pocket::KeyValueSpec{1, kDims});
+    is_recurrent_ = shape.recurrent;
+    if (!is_recurrent_) return;
+    ++shape_.num_layers;
+    shape_.caches.push_back(pocket::RecurrentSpec{sizeof(State), 64});
   }
 
   // Called at the start of each pass, on the engine's thread; may wait or throw.
@@ -53,14 +49,14 @@ class FakeModel : public pocket::Model {
     if (on_forward) on_forward(step);
     std::vector<float> values(step.tokens.size() * kDims);
     hashes_.assign(step.tokens.size(), 0);
-    require(caches.states != nullptr || !shape_.delta_net, "no states");
+    require(caches.states != nullptr || !is_recurrent_, "no states");
     std::int32_t next_row = 0;
     for (const pocket::SequenceRows& rows : step.sequences) {
       require(rows.first_row == next_row && rows.num_rows > 0, "rows do not follow each other");
       next_row += rows.num_rows;
       check_blocks(rows, caches.kv.shape());
       History history = read(context, caches.kv, rows);
-      State state = shape_.delta_net ? load(context, caches, rows) : State{};
+      State state = is_recurrent_ ? load(context, caches, rows) : State{};
       for (std::int32_t row = 0; row < rows.num_rows; ++row) {
         const auto index = static_cast<std::size_t>(rows.first_row + row);
         const std::int64_t position = rows.position + row;
@@ -70,12 +66,12 @@ class FakeModel : public pocket::Model {
         state.hash = mix_bits(state.hash * 3 + static_cast<std::uint64_t>(token) * 2 + (rows.chunked ? 1 : 0));
         state.position = position + 1;
         history.chain = extend(history.chain, token);
-        const std::uint64_t mark = shape_.delta_net ? state.hash : 0;
+        const std::uint64_t mark = is_recurrent_ ? state.hash : 0;
         history.marks = mix_bits(history.marks ^ mark % kMark);
         write(&values[index * kDims], token, position, history.chain, mark);
         hashes_[index] = mix_bits(history.chain ^ history.marks ^ mark);
       }
-      if (shape_.delta_net) store(context, caches, rows, state);
+      if (is_recurrent_) store(context, caches, rows, state);
     }
     require(next_row == static_cast<std::int32_t>(step.tokens.size()), "rows are left over");
     const pocket::DeviceBuffer stored = pocket::copied(context, std::span<const float>(values));
@@ -169,6 +165,7 @@ class FakeModel : public pocket::Model {
   }
 
   pocket::ModelShape shape_;
+  bool is_recurrent_ = false;
   std::vector<std::uint64_t> hashes_;
 };
 
@@ -199,7 +196,7 @@ inline pocket::RuntimeOptions small_options(std::int32_t num_slots = 4, std::int
 inline std::int64_t bytes_of_blocks(std::int64_t num_blocks) {
   pocket::ThreadPool threads(1);
   const pocket::Context context = pocket::open_device("cpu", threads);
-  pocket::KvShape shape = FakeModel({}).shape().kv;
+  pocket::KvShape shape = pocket::kv_shape(FakeModel({}).shape().caches);
   shape.block_size = pocket::kv_block_size(context);
   return num_blocks * static_cast<std::int64_t>(pocket::kv_block_bytes(context, shape));
 }

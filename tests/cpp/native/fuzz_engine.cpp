@@ -68,6 +68,23 @@ struct RandomMatcher {
   }
 };
 
+// Proposes anything: one in 61 comes true.
+class RandomDrafter : public Drafter {
+ public:
+  explicit RandomDrafter(std::uint64_t seed) : random_(seed) {}
+
+  void propose(std::span<const DraftRequest> requests) override {
+    for (const DraftRequest& request : requests) {
+      for (std::uint64_t count = below(random_, 5); count > 0; --count) {
+        request.draft->push_back(static_cast<std::int32_t>(below(random_, 61)));
+      }
+    }
+  }
+
+ private:
+  Random random_;
+};
+
 struct Sent {
   Request request;
   bool accepted = false;
@@ -91,6 +108,7 @@ class Round {
     engine_options_.prefill_token_budget = static_cast<std::int64_t>(below(random_, 4) * 50);
     fails_ = chance(random_, 15);
     closes_early_ = chance(random_, 30);
+    drafts_ = !shape_.recurrent && chance(random_, 40);
   }
 
   void run(Totals& totals) {
@@ -101,7 +119,7 @@ class Round {
       const std::uint64_t pass = ++num_passes;
       if (fails_ && mix_bits(failure_seed + pass) % 40 == 0) throw std::bad_alloc();
     };
-    Engine engine(fake.runtime, engine_options_);
+    Engine engine(fake.runtime, engine_options_, drafts_ ? std::make_unique<RandomDrafter>(random_()) : nullptr);
     record::Recorder recorder(engine);
     std::mutex mutex;  // the recorder
     std::atomic<bool> draining{true};
@@ -273,6 +291,7 @@ class Round {
   EngineOptions engine_options_;
   bool fails_ = false;
   bool closes_early_ = false;
+  bool drafts_ = false;
   std::mutex matcher_mutex_;
   std::list<RandomMatcher> matchers_;
 };

@@ -127,12 +127,14 @@ class ModelBench {
                       std::string_view device = "cpu")
       : threads_(num_threads), context_(pocket::open_device(device, threads_)) {
     model_ = pocket::load_model(context_, memory.config, memory.source, options, nullptr);
-    pocket::KvShape shape = model_->shape().kv;
+    pocket::KvShape shape = pocket::kv_shape(model_->shape().caches);
     shape.block_size = pocket::kv_block_size(context_);
     const std::int32_t num_blocks = kPositions / shape.block_size;
     shape.num_blocks = kSequences * num_blocks;
     kv_.emplace(context_, shape);
-    if (model_->shape().delta_net) states_.emplace(context_, *model_->shape().delta_net, kSequences);
+    if (const auto state = pocket::recurrent_state(model_->shape().caches)) {
+      states_.emplace(context_, state->state_bytes, kSequences);
+    }
     for (std::int32_t sequence = 0; sequence < kSequences; ++sequence) {
       for (std::int32_t block = 0; block < num_blocks; ++block) {
         blocks_[sequence].push_back(block * kSequences + (sequence + block) % kSequences);
@@ -175,7 +177,7 @@ class ModelBench {
   pocket::Context context_;
   std::unique_ptr<pocket::Model> model_;
   std::optional<pocket::KvCache> kv_;
-  std::optional<pocket::DeltaNetStates> states_;
+  std::optional<pocket::RecurrentStates> states_;
   std::vector<std::int32_t> blocks_[kSequences];
   std::int64_t positions_[kSequences] = {};
 };

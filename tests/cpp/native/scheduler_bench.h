@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -25,13 +26,6 @@ inline std::vector<std::int32_t> text(std::int64_t num_tokens, std::int32_t kind
 
 constexpr std::int32_t kBlockSize = 16;
 
-inline DeltaNetShape tiny_states() {
-  DeltaNetShape shape;
-  shape.num_layers = shape.num_key_heads = shape.num_value_heads = 1;
-  shape.key_dim = shape.value_dim = 4;
-  return shape;
-}
-
 struct Options {
   std::int32_t num_blocks = 64;
   std::int32_t num_slots = 4;
@@ -42,15 +36,25 @@ struct Options {
   std::int32_t num_snapshots = 16;
 };
 
-// Plays the engine: computes nothing, samples token 1.
+inline constexpr std::int32_t kSampled = 1;
+
+// Proposes what a test says.
+struct Proposals : Drafter {
+  std::map<std::uint64_t, std::vector<std::int32_t>> next;  // by handle, for the next step
+
+  void propose(std::span<const DraftRequest> requests) override {
+    for (const DraftRequest& request : requests) {
+      if (const auto found = next.find(request.handle); found != next.end()) *request.draft = found->second;
+    }
+  }
+};
+
+// Plays the engine: computes nothing, samples kSampled.
 struct Bench {
   explicit Bench(const Options& options)
-      : threads(1),
-        context(open_device("cpu", threads)),
-        slots(context, tiny_states(), options.num_slots),
-        pool(options.num_blocks),
-        states(options.recurrent ? std::make_unique<StatePool>(context, slots, options.num_blocks,
-                                                               options.num_snapshots)
+      : pool(options.num_blocks),
+        states(options.recurrent ? std::make_unique<StatePool>(options.num_slots, options.num_blocks,
+                                                               options.num_snapshots, 64)
                                  : nullptr),
         cache(options.cache ? std::make_unique<PrefixCache>(pool, states.get(), kBlockSize) : nullptr),
         scheduler(pool, cache.get(), states.get(), kBlockSize, options.num_slots) {
@@ -58,7 +62,8 @@ struct Bench {
   }
 
   std::vector<Sequence*> add(const std::vector<std::int32_t>& prompt, std::size_t num_choices = 1,
-                             std::int64_t priority = 0, bool prompt_logprobs = false) {
+                             std::int64_t priority = 0, bool prompt_logprobs = false,
+                             std::int64_t max_tokens = 1000) {
     auto group = std::make_shared<PromptGroup>();
     group->priority = priority;
     group->sampling.prompt_logprobs = prompt_logprobs;
@@ -69,6 +74,7 @@ struct Bench {
       sequence->handle = sequence->arrival = sequences.size();
       sequence->tokens = prompt;
       sequence->num_prompt_tokens = static_cast<std::int64_t>(prompt.size());
+      sequence->max_tokens = max_tokens;
       if (cache != nullptr) cache->extend_keys("", prompt, sequence->keys);
       added.push_back(sequence.get());
       sequences.push_back(std::move(sequence));
@@ -79,29 +85,41 @@ struct Bench {
 
   // One step, as "handle:start+length" per entry, a star behind chunks.
   std::string step() {
-    const StepPlan& plan = scheduler.schedule();
+    const StepPlan& plan = schedule();
     std::ostringstream shown;
-    std::vector<Sequence*> sampled;
     for (const PlannedRows& rows : plan.rows) {
       if (shown.tellp() > 0) shown << ' ';
       shown << rows.sequence->handle << ':' << rows.start << '+' << rows.length << (rows.chunked ? "*" : "");
       CHECK(static_cast<std::int64_t>(rows.sequence->blocks.size()) * kBlockSize >= rows.start + rows.length);
-      if (rows.completes()) sampled.push_back(rows.sequence);
     }
+    complete(plan);
+    return shown.str();
+  }
+  const StepPlan& schedule() {
+    scheduler.draft(proposals);
+    proposals.next.clear();
+    return scheduler.schedule();
+  }
+  // What the engine does once the plan's rows are computed.
+  void complete(const StepPlan& plan) {
+    std::vector<Sequence*> sampled;
     for (const PlannedRows& rows : plan.rows) {
-      num_prompt_tokens += std::max<std::int64_t>(
-          0, std::min(rows.start + rows.length, rows.sequence->num_prompt_tokens) - rows.start);
-      scheduler.advance(rows);
+      if (rows.completes()) sampled.push_back(rows.sequence);
+      num_prompt_tokens += rows.num_prompt_tokens();
     }
+    for (const PlannedRows& rows : plan.rows) scheduler.advance(rows);
     for (std::size_t index = 0, count = sampled.size(); index < count; ++index) {
-      if (sampled[index]->num_generated() > 0) continue;
-      for (const auto& fork : scheduler.fork(*sampled[index])) sampled.push_back(fork.follower);
+      for (Sequence* follower : scheduler.fork(*sampled[index])) sampled.push_back(follower);
     }
     for (Sequence* sequence : sampled) {
-      sequence->prompt_reported = true;
-      sequence->tokens.push_back(1);
+      scheduler.take_prompt_report(*sequence);
+      std::vector<std::int32_t> taken{kSampled};
+      for (const std::int32_t proposed : sequence->draft) {
+        if (proposed != kSampled) break;
+        taken.push_back(kSampled);
+      }
+      scheduler.commit(*sequence, taken);
     }
-    return shown.str();
   }
   void finish_all() {
     for (const auto& sequence : sequences) scheduler.finish(*sequence);
@@ -110,13 +128,11 @@ struct Bench {
     CHECK_EQUAL(scheduler.num_waiting(), 0);
   }
 
-  ThreadPool threads;
-  Context context;
-  DeltaNetStates slots;
   BlockPool pool;
   std::unique_ptr<StatePool> states;
   std::unique_ptr<PrefixCache> cache;
   Scheduler scheduler;
+  Proposals proposals;
   std::vector<std::unique_ptr<Sequence>> sequences;
   std::int64_t num_prompt_tokens = 0;
 };

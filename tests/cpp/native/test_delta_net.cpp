@@ -45,7 +45,9 @@ class Fixture {
       : device(device, num_threads),
         shape_(shape),
         length_(length),
-        states(this->device.context(), shape, static_cast<std::int32_t>(num_sequences)) {
+        slots(this->device.context(), pocket::delta_net_slot_bytes(this->device.context(), shape),
+              static_cast<std::int32_t>(num_sequences)),
+        states(this->device.context(), slots, shape) {
     std::mt19937 random(5);
     const std::int64_t rows = num_sequences * length;
     conv_ = random_floats(random, shape.conv_channels() * shape.kernel_size, 0.5f);
@@ -121,7 +123,7 @@ class Fixture {
 
   // As the device keeps it.
   std::vector<std::byte> state(std::int32_t slot) {
-    std::vector<std::byte> bytes(states.slot_bytes());
+    std::vector<std::byte> bytes(slots.slot_bytes());
     pocket::copy_to_host(device.context(), static_cast<const std::byte*>(states.slot(slot)), std::span(bytes));
     return bytes;
   }
@@ -134,6 +136,7 @@ class Fixture {
   std::int64_t length_;
   std::vector<float> conv_, decay_, dt_bias_, norm_, mixed_, z_, alpha_, beta_;
 
+  pocket::RecurrentStates slots;
   DeltaNetStates states;
   std::vector<float> out;
 };
@@ -223,7 +226,7 @@ TEST(a_snapshot_continues_with_the_same_bits) {
     const std::vector<std::byte> snapshot = fixture.state(0);
     fixture.run({{0, 64, 16, false}});
     const std::vector<float> first = fixture.out;
-    fixture.states.clear(fixture.device.context(), 0);
+    fixture.slots.clear(fixture.device.context(), 0);
     for (const std::byte one : fixture.state(0)) CHECK(one == std::byte{0});
     fixture.set_state(0, snapshot);
     fixture.run({{0, 64, 16, false}});
@@ -234,7 +237,14 @@ TEST(a_snapshot_continues_with_the_same_bits) {
 TEST(impossible_shapes_are_refused) {
   bench::on_each_device([](const std::string& name) {
     DeviceBench device(name);
-    CHECK_THROWS(pocket::Error, DeltaNetStates(device.context(), shape_of(2, 3, 16, 16), 1));
-    CHECK_THROWS(pocket::Error, DeltaNetStates(device.context(), shape_of(2, 4, 16, 16), 0));
+    const DeltaNetShape shape = shape_of(2, 4, 16, 16), uneven = shape_of(2, 3, 16, 16);
+    const std::size_t num_bytes = pocket::delta_net_slot_bytes(device.context(), shape);
+    CHECK_THROWS(pocket::Error, pocket::RecurrentStates(device.context(), num_bytes, 0));
+    CHECK_THROWS(pocket::Error, pocket::RecurrentStates(device.context(), 0, 1));
+    pocket::RecurrentStates slots(device.context(), num_bytes, 1);
+    pocket::RecurrentStates uneven_slots(device.context(), pocket::delta_net_slot_bytes(device.context(), uneven), 1);
+    CHECK_THROWS(pocket::Error, DeltaNetStates(device.context(), uneven_slots, uneven));
+    CHECK_THROWS(pocket::Error, DeltaNetStates(device.context(), uneven_slots, shape));
+    CHECK_EQUAL(DeltaNetStates(device.context(), slots, shape).slot(0), slots.slot(0));
   });
 }

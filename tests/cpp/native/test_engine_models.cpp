@@ -35,7 +35,7 @@ struct Bench {
     sizes.num_slots = num_slots;
     const Runtime::Load load = [&](Context& context) {
       auto model = load_model(context, memory.config, memory.source, {}, nullptr);
-      KvShape shape = model->shape().kv;
+      KvShape shape = kv_shape(model->shape().caches);
       shape.block_size = kv_block_size(context);
       const std::int64_t num_blocks = num_positions / shape.block_size;
       sizes.kv_cache_bytes = num_blocks * static_cast<std::int64_t>(kv_block_bytes(context, shape));

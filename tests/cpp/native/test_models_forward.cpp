@@ -129,6 +129,36 @@ TEST(a_windowed_layer_forgets_earlier_positions) {
   });
 }
 
+TEST(every_layer_declares_what_it_keeps) {
+  const MemoryModel gemma = memory_gemma3(), hybrid = memory_qwen3_5(false);
+  std::vector<std::int64_t> windows;
+  for (const CacheSpec& spec : ModelBench(gemma).model().shape().caches) {
+    windows.push_back(std::get<KeyValueSpec>(spec).window);
+  }
+  CHECK(std::find(windows.begin(), windows.end(), 0) != windows.end());
+  CHECK(std::find(windows.begin(), windows.end(), 4) != windows.end());
+  std::size_t num_recurrent = 0;
+  ModelBench bench(hybrid);
+  for (const CacheSpec& spec : bench.model().shape().caches) {
+    const auto* recurrent = std::get_if<RecurrentSpec>(&spec);
+    if (recurrent == nullptr) continue;
+    ++num_recurrent;
+    CHECK(recurrent->state_bytes > 0 && recurrent->segment_length == 64);
+  }
+  CHECK_EQUAL(num_recurrent, 2u);
+}
+
+TEST(attention_layers_of_different_sizes_are_refused) {
+  CHECK_EQUAL(kv_shape(std::vector<CacheSpec>{KeyValueSpec{2, 8}, RecurrentSpec{64, 64}, KeyValueSpec{2, 8, 4}}).num_layers,
+              2);
+  try {
+    kv_shape(std::vector<CacheSpec>{KeyValueSpec{2, 8}, KeyValueSpec{2, 16}});
+    CHECK(false);
+  } catch (const Error& error) {
+    CHECK_EQUAL(static_cast<int>(error.kind()), static_cast<int>(ErrorKind::kUnsupportedFeature));
+  }
+}
+
 TEST(shapes_that_the_engine_plans_with) {
   const MemoryModel llama_memory = memory_llama(), experts_memory = memory_qwen3_5(true);
   ModelBench llama(llama_memory);
@@ -136,22 +166,26 @@ TEST(shapes_that_the_engine_plans_with) {
   CHECK_EQUAL(shape.model_type, std::string("llama"));
   CHECK_EQUAL(shape.vocab_size, 48);
   CHECK_EQUAL(shape.max_positions, 256);
-  CHECK_EQUAL(shape.kv.num_layers, 3);
-  CHECK_EQUAL(shape.kv.num_kv_heads, 2);
-  CHECK_EQUAL(shape.kv.head_dim, 8);
-  CHECK(!shape.delta_net);
+  CHECK_EQUAL(shape.caches.size(), 3u);
+  CHECK_EQUAL(kv_shape(shape.caches).num_layers, 3);
+  CHECK_EQUAL(kv_shape(shape.caches).num_kv_heads, 2);
+  CHECK_EQUAL(kv_shape(shape.caches).head_dim, 8);
+  CHECK(!recurrent_state(shape.caches));
   CHECK_EQUAL(shape.bytes_per_token, shape.weights_bytes);
 
   ModelBench experts(experts_memory);
   const ModelShape& mixture = experts.model().shape();
-  CHECK_EQUAL(mixture.kv.num_layers, 1);
-  CHECK_EQUAL(mixture.delta_net->num_layers, 2);
+  CHECK_EQUAL(mixture.caches.size(), 3u);
+  CHECK_EQUAL(kv_shape(mixture.caches).num_layers, 1);
+  const auto& state = std::get<RecurrentSpec>(mixture.caches[0]);
+  CHECK_EQUAL(recurrent_state(mixture.caches)->state_bytes, 2 * state.state_bytes);
+  CHECK_EQUAL(recurrent_state(mixture.caches)->segment_length, 64);
   // Of six experts two are read, in three layers.
   const std::size_t expert_bytes = 3 * 6 * 3 * 16 * 32 * sizeof(float);
   CHECK(mixture.weights_bytes - mixture.bytes_per_token >= expert_bytes * 2 / 3);
 
   ModelBench fewer(llama_memory, 1, {.num_layers = 2});
-  CHECK_EQUAL(fewer.model().shape().kv.num_layers, 2);
+  CHECK_EQUAL(kv_shape(fewer.model().shape().caches).num_layers, 2);
   CHECK_EQUAL(fewer.run({{0, {1, 2}, {1}}}).size(), kVocab);
   CHECK(error_of([&] { ModelBench(llama_memory, 1, {.num_layers = 4}); }).param() == "num_layers");
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "check.h"
+#include "engine/state_places.h"
 #include "kernels/devices.h"
 
 using namespace pocket;
@@ -133,13 +134,17 @@ TEST(clear_forgets_everything_and_starts_a_generation) {
 }
 
 TEST(snapshots_are_the_most_recent_and_go_with_their_blocks) {
-  DeltaNetShape shape;
-  shape.num_layers = shape.num_key_heads = shape.num_value_heads = 1;
-  shape.key_dim = shape.value_dim = 4;
   ThreadPool threads(1);
   Context context = open_device("reference", threads);
-  DeltaNetStates slots(context, shape, 2);
-  StatePool states(context, slots, 8, 2);
+  RecurrentStates slots(context, 64, 2);
+  StatePool states(2, 8, 2, 64);
+  StatePlaces places(context, slots, 2);
+  std::vector<StateMove> moves;
+  // What the next step would begin with.
+  const auto move = [&] {
+    states.take_moves(moves);
+    places.move(moves);
+  };
   const auto put = [&](std::int32_t slot, float value) {
     copy_from_host(context, std::span<const float>(&value, 1), reinterpret_cast<float*>(slots.slot(slot)));
   };
@@ -150,15 +155,25 @@ TEST(snapshots_are_the_most_recent_and_go_with_their_blocks) {
   };
   put(0, 1.0f);
   states.save(3, 0);
+  move();
   put(0, 2.0f);
   states.save(4, 0);
   states.restore(3, 1);
+  move();
   CHECK_EQUAL(get(1), 1.0f);
   states.save(5, 0);  // 4 is the least recently used
   CHECK(states.has(3) && !states.has(4) && states.has(5));
   CHECK_EQUAL(states.num_snapshots(), 2);
   states.copy(0, 1);
+  states.restore(5, 0);  // saved above, and not moved yet: moves keep their order
+  move();
   CHECK_EQUAL(get(1), 2.0f);
+  CHECK_EQUAL(get(0), 2.0f);
+  states.clear(1);
+  move();
+  CHECK_EQUAL(get(1), 0.0f);
+  move();
+  CHECK(moves.empty());
 
   BlockPool pool(8);
   PrefixCache cache(pool, &states, 16);

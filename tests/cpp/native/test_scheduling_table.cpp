@@ -37,7 +37,7 @@ Options options_of(const JsonValue& scenario) {
       options.cache = true;
     } else if (need.as_string() == "recurrent_state") {
       options.recurrent = true;
-    } else {
+    } else if (need.as_string() != "drafts") {
       throw std::runtime_error("unknown need: " + need.as_string());
     }
   }
@@ -55,7 +55,7 @@ void add(Bench& bench, const JsonValue& request) {
   }
   const JsonValue* prompt_logprobs = request.find("prompt_logprobs");
   bench.add(prompt, static_cast<std::size_t>(int_or(request, "num_choices", 1)), int_or(request, "priority", 0),
-            prompt_logprobs != nullptr && prompt_logprobs->as_bool());
+            prompt_logprobs != nullptr && prompt_logprobs->as_bool(), int_or(request, "max_tokens", 1000));
 }
 
 std::int64_t count_of(const Bench& bench, const std::string& name) {
@@ -89,6 +89,11 @@ void act(Bench& bench, const std::string& action, const JsonValue& value) {
     for (std::int64_t count = value.as_int(); count > 0; --count) bench.step();
   } else if (action == "finish") {
     bench.scheduler.finish(*bench.sequences.at(static_cast<std::size_t>(value.as_int())));
+  } else if (action == "draft") {
+    auto& draft = bench.proposals.next[static_cast<std::uint64_t>(value.at("sequence").as_int())];
+    for (const JsonValue& token : value.at("tokens").items()) {
+      draft.push_back(static_cast<std::int32_t>(token.as_int()));
+    }
   } else if (action == "set_budget") {
     bench.scheduler.set_prefill_token_budget(value.at("prefill_token_budget").as_int(),
                                              int_or(value, "prefill_tokens_beside_decodes", 0));

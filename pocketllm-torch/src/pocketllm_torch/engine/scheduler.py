@@ -118,9 +118,15 @@ class Scheduler:
         return entries
 
     def commit(self, sequence: Sequence, tokens: list[int]) -> None:
-        """Append the tokens that a step gave: sampled ones, all but the last of which the step has computed too."""
+        """Append the tokens that a step gave: sampled ones, all but the last of which the step has computed too.
+
+        Blocks that only rejected proposals needed are given back.
+        """
         sequence.tokens += tokens
         sequence.num_computed += len(tokens) - 1
+        num_kept = self.pool.blocks_for(sequence.num_computed)
+        self.pool.release(sequence.blocks[num_kept:])
+        del sequence.blocks[num_kept:]
 
     def fork(self, leader: Sequence) -> list[Sequence]:
         """Give the leader's computed prompt to the choices that wait for it.

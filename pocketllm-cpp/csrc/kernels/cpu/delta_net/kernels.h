@@ -11,7 +11,7 @@
 
 namespace pocket::cpu {
 
-inline constexpr std::int64_t kSegmentRows = DeltaNetShape::kChunkSize;
+inline constexpr std::int64_t kSegmentRows = DeltaNetShape::kSegmentLength;
 inline constexpr std::int64_t kStrip = 64;
 
 // What one key head computes with; all memory belongs to the task.
