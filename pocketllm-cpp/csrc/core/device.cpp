@@ -12,7 +12,7 @@ DeviceBuffer DeviceBuffer::mapped(Device& device, DeviceStream* stream, std::spa
   if (!device.host_visible()) return copied(device, stream, bytes);
   DeviceBuffer buffer;
   buffer.device_ = &device;
-  buffer.data_ = const_cast<std::byte*>(bytes.data());  // whoever maps read-only memory gives it out as const
+  buffer.data_ = const_cast<std::byte*>(bytes.data());  // read-only memory is mapped, and given out as const
   buffer.size_ = bytes.size();
   return buffer;
 }

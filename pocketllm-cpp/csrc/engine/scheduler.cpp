@@ -9,7 +9,7 @@ namespace pocket {
 namespace {
 
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 4;
-// The fewest tokens that a second prompt of a step is given: the end of a budget is no use to a long one.
+// The fewest tokens that a second prompt of a step is given: a shorter end of a budget is of little use to a long one.
 constexpr std::int64_t kSmallestChunk = 64;
 // Rows of prompt log probabilities per step: [rows, vocab] floats are the largest arrays there are.
 constexpr std::int64_t kMaxPromptLogprobRows = 64;

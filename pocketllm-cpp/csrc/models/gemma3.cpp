@@ -10,7 +10,7 @@
 
 #include "core/half.h"
 #include "kernels/elementwise.h"
-#include "models/attention_block.h"
+#include "models/attention_mixer.h"
 #include "models/families.h"
 #include "models/feed_forward.h"
 
@@ -91,7 +91,7 @@ std::unique_ptr<Model> load_gemma3(const LoadRequest& request) {
     return std::make_unique<Gemma3Layer>(
         Gemma3Norms{norm("input_layernorm"), norm("post_attention_layernorm"), norm("pre_feedforward_layernorm"),
                     norm("post_feedforward_layernorm")},
-        std::make_unique<AttentionBlock>(weights, config, attention, sliding ? sliding_angles : full_angles),
+        std::make_unique<AttentionMixer>(weights, config, attention, sliding ? sliding_angles : full_angles),
         std::make_unique<DenseFeedForward>(weights, config, prefix + "mlp.", config.intermediate_size));
   };
   const StoredTensor& table = weights.table("model.embed_tokens.weight", config.vocab_size, config.hidden_size);

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/attention_block.h"
+#include "models/attention_mixer.h"
 #include "models/families.h"
 #include "models/feed_forward.h"
 #include "models/pre_norm_layer.h"
@@ -34,7 +34,7 @@ std::unique_ptr<Model> load_llama_like(const LoadRequest& request, const LlamaTr
                                      .window = sliding ? config.sliding_window : 0};
     return std::make_unique<PreNormLayer>(
         Norm{weights.norm(prefix + "input_layernorm.weight", config.hidden_size), config.hidden_size, eps},
-        std::make_unique<AttentionBlock>(weights, config, attention, shared_angles),
+        std::make_unique<AttentionMixer>(weights, config, attention, shared_angles),
         Norm{weights.norm(prefix + "post_attention_layernorm.weight", config.hidden_size), config.hidden_size, eps},
         std::make_unique<DenseFeedForward>(weights, config, prefix + "mlp.", config.intermediate_size));
   };

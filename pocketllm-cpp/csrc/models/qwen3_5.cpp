@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "models/attention_block.h"
-#include "models/delta_net_block.h"
+#include "models/attention_mixer.h"
+#include "models/delta_net_mixer.h"
 #include "models/expert_feed_forward.h"
 #include "models/families.h"
 #include "models/feed_forward.h"
@@ -18,7 +18,7 @@ std::unique_ptr<Mixer> make_mixer(const LoadRequest& request, WeightReader& weig
                                   std::int64_t index, const std::string& prefix) {
   const ModelConfig& config = request.config;
   if (config.layers[static_cast<std::size_t>(index)] == LayerKind::kLinearAttention) {
-    return std::make_unique<DeltaNetBlock>(weights, config, prefix + "linear_attn.",
+    return std::make_unique<DeltaNetMixer>(weights, config, prefix + "linear_attn.",
                                            request.num_layers_before(index, true));
   }
   const AttentionOptions attention{.prefix = prefix + "self_attn.",
@@ -27,7 +27,7 @@ std::unique_ptr<Mixer> make_mixer(const LoadRequest& request, WeightReader& weig
                                    .head_norms = true,
                                    .output_gate = true,
                                    .window = 0};
-  return std::make_unique<AttentionBlock>(weights, config, attention, angles);
+  return std::make_unique<AttentionMixer>(weights, config, attention, angles);
 }
 
 std::unique_ptr<FeedForward> make_feed_forward(WeightReader& weights, const ModelConfig& config,

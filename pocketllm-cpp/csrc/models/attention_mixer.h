@@ -24,10 +24,10 @@ struct AttentionOptions {
   std::int64_t window = 0;    // 0: all positions
 };
 
-class AttentionBlock : public Mixer {
+class AttentionMixer : public Mixer {
  public:
-  // `angles` must outlive the block, and cover the positions of every call.
-  AttentionBlock(WeightReader& weights, const ModelConfig& config, const AttentionOptions& options,
+  // `angles` must outlive the mixer, and cover the positions of every call.
+  AttentionMixer(WeightReader& weights, const ModelConfig& config, const AttentionOptions& options,
                  const RotaryAngles& angles);
 
   void mix(LayerCall& call, const ActivationRows& x) override;

@@ -13,10 +13,10 @@
 
 namespace pocket {
 
-class DeltaNetBlock : public Mixer {
+class DeltaNetMixer : public Mixer {
  public:
   // `prefix`: as in "model.layers.3.linear_attn."; `state_layer`: its index among the model's recurrent layers.
-  DeltaNetBlock(WeightReader& weights, const ModelConfig& config, const std::string& prefix, std::int32_t state_layer);
+  DeltaNetMixer(WeightReader& weights, const ModelConfig& config, const std::string& prefix, std::int32_t state_layer);
 
   void mix(LayerCall& call, const ActivationRows& x) override;
   void project(LayerCall& call, float* y, Store store) override;

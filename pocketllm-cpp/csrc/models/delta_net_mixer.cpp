@@ -1,4 +1,4 @@
-#include "models/delta_net_block.h"
+#include "models/delta_net_mixer.h"
 
 #include <cmath>
 
@@ -6,7 +6,7 @@
 
 namespace pocket {
 
-DeltaNetBlock::DeltaNetBlock(WeightReader& weights, const ModelConfig& config, const std::string& prefix,
+DeltaNetMixer::DeltaNetMixer(WeightReader& weights, const ModelConfig& config, const std::string& prefix,
                              std::int32_t state_layer)
     : shape_(*config.delta_net),
       state_layer_(state_layer),
@@ -28,7 +28,7 @@ DeltaNetBlock::DeltaNetBlock(WeightReader& weights, const ModelConfig& config, c
   norm_ = weights.vector(prefix + "norm.weight", shape_.value_dim);  // not zero-centred, in either format
 }
 
-void DeltaNetBlock::mix(LayerCall& call, const ActivationRows& x) {
+void DeltaNetMixer::mix(LayerCall& call, const ActivationRows& x) {
   if (call.caches.states == nullptr) {
     throw Error(ErrorKind::kEngine, "This model has recurrent layers, and the step came without their states.");
   }
@@ -49,7 +49,7 @@ void DeltaNetBlock::mix(LayerCall& call, const ActivationRows& x) {
   call.keep_rows(mixed, value_size_, value_size_);
 }
 
-void DeltaNetBlock::project(LayerCall& call, float* y, Store store) {
+void DeltaNetMixer::project(LayerCall& call, float* y, Store store) {
   ActivationRows& rows = call.work.mixed_rows;
   rows.assign(call.context, call.work.mixed.as<float>(), call.num_kept, value_size_, value_size_, call.activation);
   multiply(call.context, *output_, rows, nullptr, y, output_->num_rows(), store);

@@ -1,10 +1,10 @@
-#include "models/attention_block.h"
+#include "models/attention_mixer.h"
 
 #include <vector>
 
 namespace pocket {
 
-AttentionBlock::AttentionBlock(WeightReader& weights, const ModelConfig& config, const AttentionOptions& options,
+AttentionMixer::AttentionMixer(WeightReader& weights, const ModelConfig& config, const AttentionOptions& options,
                                const RotaryAngles& angles)
     : angles_(angles),
       rotary_style_(options.rotary_style),
@@ -52,7 +52,7 @@ AttentionBlock::AttentionBlock(WeightReader& weights, const ModelConfig& config,
   }
 }
 
-void AttentionBlock::mix(LayerCall& call, const ActivationRows& x) {
+void AttentionMixer::mix(LayerCall& call, const ActivationRows& x) {
   const std::int64_t query_size = std::int64_t{num_heads_} * head_dim_;
   const std::int64_t key_size = std::int64_t{num_kv_heads_} * head_dim_;
   // With a gate, the attended rows stand behind it in the same array: gated() wants both in rows of one stride.
@@ -81,7 +81,7 @@ void AttentionBlock::mix(LayerCall& call, const ActivationRows& x) {
   }
 }
 
-void AttentionBlock::project(LayerCall& call, float* y, Store store) {
+void AttentionMixer::project(LayerCall& call, float* y, Store store) {
   ActivationRows& rows = call.work.mixed_rows;
   rows.assign(call.context, call.work.mixed.as<float>(), call.num_kept, output_->num_columns(), output_->num_columns(),
               call.activation);
