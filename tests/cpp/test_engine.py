@@ -121,10 +121,14 @@ def test_reuse_changes_no_bit(toy_path: Path) -> None:
 
 
 def test_cancellation_ends_between_steps(driver: CppDriver) -> None:
-    (stream,) = driver.submit(PROMPT, max_tokens=400)
-    driver.wait_for_tokens(stream, 3)
-    driver.cancel(stream)
-    driver.wait(stream)
+    # On a loaded machine the small model may reach its end before the cancel does; a deaf engine reaches it every time.
+    for _ in range(20):
+        (stream,) = driver.submit(PROMPT, max_tokens=400)
+        driver.wait_for_tokens(stream, 3)
+        driver.cancel(stream)
+        driver.wait(stream)
+        if stream.reason == "cancelled":
+            break
     assert stream.reason == "cancelled"
     assert len(stream.tokens) < 400
     driver.cancel(stream)

@@ -81,7 +81,7 @@ def fuzz_choice(rng: random.Random) -> None:
         deltas: list[TextDelta] = [choice.feed(ids[start:end]) for start, end in ends] + [choice.finish()]
         content = "".join(delta.content for delta in deltas)
         reasoning = "".join(delta.reasoning for delta in deltas)
-        return content, reasoning, choice.num_tokens_used, choice.stopped, choice.num_tokens_in_text
+        return content, reasoning, choice.offsets.num_used, choice.stopped, choice.offsets.num_in_text
 
     assert run(random_ends(rng, len(ids))) == run([(0, len(ids))]) == run([(i, i + 1) for i in range(len(ids))])
 

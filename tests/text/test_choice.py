@@ -39,7 +39,7 @@ def run(choice: ChoiceText, pieces: Sequence[Sequence[int]]) -> TextDelta:
     for piece in pieces:
         deltas.append(choice.feed(piece))
         assert deltas[-1].num_tokens_used >= 0
-        assert sum(delta.num_tokens_used for delta in deltas) == choice.num_tokens_used
+        assert sum(delta.num_tokens_used for delta in deltas) == choice.offsets.num_used
     return add_up([*deltas, choice.finish()])
 
 
@@ -49,7 +49,7 @@ def test_any_cut_gives_the_same_choice(ids: list[int], stops: list[str], mode: s
     whole = run(at_once, [ids])
     in_pieces = ChoiceText(VOCABULARY, stop=stops, reasoning_mode=mode)
     assert run(in_pieces, cut(ids, places)) == whole
-    assert in_pieces.num_tokens_in_text == at_once.num_tokens_in_text
+    assert in_pieces.offsets.num_in_text == at_once.offsets.num_in_text
 
 
 @given(ids=IDS, mode=MODES, places=st.lists(st.integers(0, 100), max_size=6))
@@ -61,12 +61,12 @@ def test_the_short_way_of_plain_text_gives_what_the_whole_pipeline_gives(
     long = ChoiceText(VOCABULARY, stop=["\0 never"], reasoning_mode=mode)
     for piece in cut(ids, places):
         assert short.feed(piece) == long.feed(piece)
-        assert short.num_tokens_in_text == long.num_tokens_in_text
-        assert short.num_reasoning_tokens == long.num_reasoning_tokens
-        assert short.num_tokens_fed == long.num_tokens_fed
+        assert short.offsets.num_in_text == long.offsets.num_in_text
+        assert short.offsets.num_reasoning == long.offsets.num_reasoning
+        assert short.offsets.num_fed == long.offsets.num_fed
     assert short.finish() == long.finish()
-    assert short.num_tokens_in_text == long.num_tokens_in_text
-    assert short.num_tokens_used == long.num_tokens_used
+    assert short.offsets.num_in_text == long.offsets.num_in_text
+    assert short.offsets.num_used == long.offsets.num_used
 
 
 @given(ids=IDS, stops=STOPS, mode=MODES)
@@ -80,7 +80,7 @@ def test_agrees_with_the_parts_run_on_the_whole(ids: list[int], stops: list[str]
     assert total.stopped == (match is not None)
     assert total.content == (content if match is None else content[: match[0]])
     if match is None:
-        assert total.num_tokens_used == choice.num_tokens_in_text == len(ids)
+        assert total.num_tokens_used == choice.offsets.num_in_text == len(ids)
         return
     content_start = len(text) - len(content)
     # The shortest prefix whose certain text holds the whole match; one that ends inside a character shows it later.
@@ -95,36 +95,36 @@ def test_agrees_with_the_parts_run_on_the_whole(ids: list[int], stops: list[str]
     )
     if completing is not None:
         assert total.num_tokens_used == completing
-    assert choice.num_tokens_in_text <= total.num_tokens_used
-    covered = VOCABULARY.decode(ids[: choice.num_tokens_in_text])
+    assert choice.offsets.num_in_text <= total.num_tokens_used
+    covered = VOCABULARY.decode(ids[: choice.offsets.num_in_text])
     assert len(covered) >= content_start + match[0]
 
 
 def test_the_token_that_completes_the_stop_is_the_last_counted() -> None:
     choice = ChoiceText(ByteVocabulary(MIXED_PIECES), stop=["USER:"])
     assert choice.feed(b"Hi US") == TextDelta("Hi ", "", 5, False)
-    assert choice.num_tokens_in_text == 3
+    assert choice.offsets.num_in_text == 3
     assert choice.feed(b"ER: more") == TextDelta("", "", 3, True)
     assert choice.stopped
-    assert choice.num_tokens_in_text == 3
+    assert choice.offsets.num_in_text == 3
     assert choice.feed(b"ignored") == TextDelta("", "", 0, True)
     assert choice.finish() == TextDelta("", "", 0, True)
-    assert (choice.num_tokens_used, choice.num_tokens_in_text) == (8, 3)
+    assert (choice.offsets.num_used, choice.offsets.num_in_text) == (8, 3)
 
 
 def test_a_token_cut_by_the_stop_is_in_the_text() -> None:
     vocabulary = ByteVocabulary([b"one", b" two.\n", b"three"])
     choice = ChoiceText(vocabulary, stop=["\n"])
     assert choice.feed([0, 1, 2]) == TextDelta("one two.", "", 2, True)
-    assert choice.num_tokens_in_text == 2
+    assert choice.offsets.num_in_text == 2
 
 
 def test_held_text_is_flushed_at_the_end() -> None:
     choice = ChoiceText(ByteVocabulary(MIXED_PIECES), stop=["USER:"])
     assert choice.feed(b"a US\xe2\x82") == TextDelta("a ", "", 6, False)
-    assert choice.num_tokens_in_text == 2
+    assert choice.offsets.num_in_text == 2
     assert choice.finish() == TextDelta("US\ufffd", "", 0, False)
-    assert choice.num_tokens_in_text == 6
+    assert choice.offsets.num_in_text == 6
     assert choice.finish() == TextDelta()
 
 
@@ -133,7 +133,7 @@ def test_tokens_wait_while_a_longer_stop_may_win() -> None:
     assert choice.feed(b"abc").num_tokens_used == 3
     assert choice.feed(b"d") == TextDelta("", "", 0, False)
     assert choice.feed(b"x") == TextDelta("a", "", 0, True)
-    assert choice.num_tokens_used == 3
+    assert choice.offsets.num_used == 3
 
 
 def test_a_stop_string_may_be_found_at_the_end() -> None:
@@ -151,7 +151,7 @@ def test_token_that_arrives_before_the_splitter_decides_is_counted_by_place() ->
     choice = ChoiceText(ByteVocabulary(MIXED_PIECES), stop=["<"], reasoning_mode="auto")
     assert choice.feed(b"<thi") == TextDelta("", "", 1, False)
     assert choice.feed(b"s") == TextDelta("", "", 0, True)
-    assert choice.num_tokens_used == 1
+    assert choice.offsets.num_used == 1
 
 
 class Upper:
@@ -231,7 +231,7 @@ def test_counts_stay_exact_over_long_answers() -> None:
     for _ in range(3000):
         assert choice.feed(b"ab").num_tokens_used == 2
     assert choice.feed(b"STOP!").num_tokens_used == 4
-    assert (choice.num_tokens_used, choice.num_tokens_in_text) == (6004, 6000)
+    assert (choice.offsets.num_used, choice.offsets.num_in_text) == (6004, 6000)
 
 
 def test_repr_shows_no_text() -> None:

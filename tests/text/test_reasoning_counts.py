@@ -35,7 +35,7 @@ def reference(texts: list[str], mode: str) -> int:
 def test_tokens_with_a_character_in_the_reasoning(ids: list[int], mode: str) -> None:
     choice = ChoiceText(VOCABULARY, reasoning_mode=mode)
     run(choice, [ids])
-    assert choice.num_reasoning_tokens == reference([PIECES[token] for token in ids], mode)
+    assert choice.offsets.num_reasoning == reference([PIECES[token] for token in ids], mode)
 
 
 @given(ids=ANY_IDS, stops=STOPS, mode=MODES, places=st.lists(st.integers(0, 100), max_size=6))
@@ -45,7 +45,7 @@ def test_any_cut_gives_the_same_count(ids: list[int], stops: list[str], mode: st
     for pieces in (cut(ids, places), [[token] for token in ids]):
         choice = ChoiceText(VOCABULARY, stop=stops, reasoning_mode=mode)
         run(choice, pieces)
-        assert choice.num_reasoning_tokens == at_once.num_reasoning_tokens
+        assert choice.offsets.num_reasoning == at_once.offsets.num_reasoning
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_reasoning_tokens_are_counted_in_every_cut(mode: str, texts: list[str], 
     for pieces in ([list(range(len(texts)))], [[token] for token in range(len(texts))]):
         choice = ChoiceText(vocabulary, reasoning_mode=mode)
         run(choice, pieces)
-        assert choice.num_reasoning_tokens == count
+        assert choice.offsets.num_reasoning == count
 
 
 def test_a_long_text_counts_every_token_once() -> None:
@@ -78,4 +78,4 @@ def test_a_long_text_counts_every_token_once() -> None:
     for token in range(len(texts)):
         choice.feed([token])
     choice.finish()
-    assert choice.num_reasoning_tokens == 500
+    assert choice.offsets.num_reasoning == 500

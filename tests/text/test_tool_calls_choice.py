@@ -52,7 +52,7 @@ def test_a_stop_string_behind_a_call_leaves_the_call() -> None:
 
 def test_usage_counts_the_tokens_of_calls() -> None:
     *_, choice = run(CALL, 1)
-    assert choice.num_tokens_used == choice.num_tokens_in_text == len(CALL)
+    assert choice.offsets.num_used == choice.offsets.num_in_text == len(CALL)
 
 
 def test_without_a_stream_calls_stay_in_the_content() -> None:

@@ -179,8 +179,8 @@ class ChoiceStream:
         all_tokens: bool = False,
     ) -> None:
         # Tokens behind a stop string that may be under way are counted once it is decided.
-        self.record.num_generated[self.index] = self._text.num_tokens_used + self._num_stop_tokens
-        self.record.num_reasoning[self.index] = self._text.num_reasoning_tokens
+        self.record.num_generated[self.index] = self._text.offsets.num_used + self._num_stop_tokens
+        self.record.num_reasoning[self.index] = self._text.offsets.num_reasoning
         ids, entries = self._release(all_tokens)
         if content or reasoning or ids or tool_calls or finish_reason is not None:
             delta = Delta(
@@ -197,7 +197,7 @@ class ChoiceStream:
             self._parts.append(delta)
 
     def _release(self, all_tokens: bool) -> tuple[tuple[int, ...], tuple[PackedLogprob, ...]]:
-        count = len(self._unreleased) if all_tokens else self._text.num_tokens_in_text - self._num_released
+        count = len(self._unreleased) if all_tokens else self._text.offsets.num_in_text - self._num_released
         if count <= 0:
             return (), ()
         ids = tuple(self._unreleased[:count])

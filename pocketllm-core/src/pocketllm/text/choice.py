@@ -80,7 +80,7 @@ class ChoiceText:
         self._is_plain = self._stops.is_empty and not self._stages and tool_calls is None
         self._passes = self._is_plain and self._splitter.in_content
         self._num_raw = 0  # characters given to the splitter
-        self._offsets = TokenOffsets()  # into those
+        self.offsets = TokenOffsets()  # into those; others read its counts
         self._stopped = False
         self._finished = False
 
@@ -99,30 +99,6 @@ class ChoiceText:
         """After the end: whether the answer made tool calls, all of them whole; see :class:`ToolCallStream`."""
         return self._tool_calls is not None and self._tool_calls.calls_complete
 
-    @property
-    def num_tokens_fed(self) -> int:
-        """Tokens fed before the end, those after a stop that was not yet found included."""
-        return self._offsets.num_fed
-
-    @property
-    def num_tokens_used(self) -> int:
-        """Sum of ``num_tokens_used`` over all deltas so far."""
-        return self._offsets.num_used
-
-    @property
-    def num_tokens_in_text(self) -> int:
-        """Fed tokens whose text begins in what the deltas so far cover, reasoning, tags and layout included.
-
-        Log-probability entries go up to here: with a delta while streaming, and cut here at the end. A token that a
-        stop string cuts in two is in the text, one that begins at or after the match is not. Stages are not seen.
-        """
-        return self._offsets.num_in_text
-
-    @property
-    def num_reasoning_tokens(self) -> int:
-        """Fed tokens whose text, or a part of it, went to the reasoning of the deltas so far; tags do not count."""
-        return self._offsets.num_reasoning
-
     def feed(self, token_ids: Sequence[int]) -> TextDelta:
         """Add tokens the engine produced, in order; ids that carry no text (stop ids) are the caller's to leave out."""
         if self._stopped or self._finished:
@@ -131,7 +107,7 @@ class ChoiceText:
             raise UnsupportedFeatureError("This choice has no tokenizer: the backend has to bring text, not token ids.")
         detokenizer = self._detokenizer
         offset = self._num_raw - detokenizer.num_chars
-        add_offset = self._offsets.add
+        add_offset = self.offsets.add
         pieces = []
         for token_id in token_ids:
             pieces.append(detokenizer.feed_one(token_id))
@@ -141,7 +117,7 @@ class ChoiceText:
             return self._advance(text)
         self._num_raw += len(text)
         self._splitter.feed(text)
-        return TextDelta(text, "", self._offsets.advance_all(self._num_raw, is_last=False))
+        return TextDelta(text, "", self.offsets.advance_all(self._num_raw, is_last=False))
 
     def feed_text(self, content: str = "", reasoning: str = "", *, num_tokens: int = 0) -> TextDelta:
         """Add text that the backend brings; ``num_tokens`` says how many tokens it stands for.
@@ -151,7 +127,7 @@ class ChoiceText:
         """
         if self._stopped or self._finished:
             return TextDelta(stopped=self._stopped)
-        self._offsets.add_together(self._num_raw, num_tokens)
+        self.offsets.add_together(self._num_raw, num_tokens)
         held_reasoning, held_content = self._splitter.finish() if reasoning else ("", "")
         return self._advance(content, reasoning=held_reasoning + reasoning, content=held_content)
 
@@ -176,7 +152,7 @@ class ChoiceText:
             content += self._stops.finish()
             self._stopped = self._stops.matched
             self._finished = True
-        self._offsets.count_reasoning(self._splitter.reasoning_start, self._splitter.reasoning_end, self._num_raw)
+        self.offsets.count_reasoning(self._splitter.reasoning_start, self._splitter.reasoning_end, self._num_raw)
         num_used = self._count(is_last)
         self._passes = self._is_plain and self._splitter.in_content
         is_end = self._stopped or self._finished
@@ -191,7 +167,7 @@ class ChoiceText:
         match, num_held = self._stops.match, self._stops.num_held
         num_resolved = self._splitter.num_resolved
         if match is None and num_resolved == self._num_raw and not num_held:
-            return self._offsets.advance_all(self._num_raw, is_last=is_last)
+            return self.offsets.advance_all(self._num_raw, is_last=is_last)
         content_start = self._splitter.content_start or 0
         # A match still to come ends after all that was searched, so tokens beginning there at the latest count.
         used_to: int | None = num_resolved
@@ -202,7 +178,7 @@ class ChoiceText:
             # The token that completed the match is the last to begin before its end.
             used_to = content_start + match[1] - 1
             covered_to = content_start + match[0] if self._stopped else covered_to
-        return self._offsets.advance(used_to=used_to, covered_to=covered_to)
+        return self.offsets.advance(used_to=used_to, covered_to=covered_to)
 
     def _through_stages(self, content: str, *, is_last: bool) -> str:
         for stage in self._stages:

@@ -9,12 +9,15 @@ from collections.abc import Callable
 class TokenOffsets:
     """Counts the tokens of one choice as its text becomes certain.
 
-        fed        every token, with the raw offset where its text begins (offsets never decrease)
-        used       those that the answer is charged with: up to the token that completed a stop string
-        in text    those whose text begins in what was returned
-        reasoning  those whose text, or a part of it, went to the reasoning
+        num_fed        every token before the end, those after a stop that was not yet found included
+        num_used       those that the answer is charged with: up to the token that completed a stop string
+        num_in_text    those whose text begins in what was returned, reasoning, tags and layout included
+        num_reasoning  those whose text, or a part of it, went to the reasoning; tags do not count
 
-    Offsets in front of the text already returned are never asked for again and are dropped in bulk.
+    Log-probability entries go up to ``num_in_text``: with a delta while streaming, and cut there at the end. A token
+    that a stop string cuts in two is in the text. One that begins at or after the match is not. Stages are not seen.
+
+    Offsets never decrease. Those in front of the text already returned are not asked for again and are dropped in bulk.
     """
 
     def __init__(self) -> None:
@@ -43,22 +46,28 @@ class TokenOffsets:
         num_used = self.num_fed if used_to is None else self._num_dropped + bisect_right(self._starts, used_to)
         self.num_in_text = self._num_dropped + num_covered
         self._drop(num_covered)
-        return self._use(num_used)
+        growth = num_used - self.num_used
+        self.num_used = num_used
+        return growth
 
     def advance_all(self, text_end: int, *, is_last: bool) -> int:
         """:meth:`advance` while nothing is held: every token is used, and in the text once it has any.
 
         ``text_end`` is the raw offset behind everything that was returned.
         """
-        num_fed = self.num_fed
-        if is_last or (self._starts and self._starts[-1] < text_end):
+        # Once for every token of every stream, so it calls as little as it can.
+        starts = self._starts
+        num_fed = self._num_dropped + len(starts)
+        if is_last or (starts and starts[-1] < text_end):
             self._num_dropped = self.num_in_text = num_fed
-            self._starts.clear()
+            starts.clear()
         else:
-            num_covered = bisect_left(self._starts, text_end)
+            num_covered = bisect_left(starts, text_end)
             self.num_in_text = self._num_dropped + num_covered
             self._drop(num_covered)
-        return self._use(num_fed)
+        growth = num_fed - self.num_used
+        self.num_used = num_fed
+        return growth
 
     def count_reasoning(self, start: int, end: int, text_end: int) -> None:
         """The reasoning returned so far goes from ``start`` to ``end``; to be called before its offsets are dropped."""
@@ -71,11 +80,6 @@ class TokenOffsets:
             self._first_reasoning = self._num_dropped + first - (first > 0 and next_start > start)
         self._reasoning_end = end
         self.num_reasoning = self._num_dropped + bisect_left(self._starts, end) - self._first_reasoning
-
-    def _use(self, num_used: int) -> int:
-        growth = num_used - self.num_used
-        self.num_used = num_used
-        return growth
 
     def _drop(self, num_covered: int) -> None:
         if num_covered > 64 and num_covered * 2 > len(self._starts):
