@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pocketllm.testing.toy_checkpoint import write_toy_checkpoint
+
 # Before any import of torch or transformers. More threads than the small models here can use only slow them down.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -72,3 +74,9 @@ def gemma3_path(cache_folder: Path) -> Path:
         with tempfile.TemporaryDirectory(dir=cache_folder) as folder:
             os.replace(package.assemble(Path(folder) / package.MODEL_NAME), target)
     return target
+
+
+@pytest.fixture(scope="session")
+def toy_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kit's tiny random Llama: 2048 positions, a byte-level tokenizer that encodes any text, two ids that end."""
+    return write_toy_checkpoint(tmp_path_factory.mktemp("shared") / "toy")

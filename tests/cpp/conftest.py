@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pocketllm.testing.toy_checkpoint import write_toy_checkpoint
 from pocketllm_cpp import QwenEngine, QwenEngineOptions
 from tests.cpp.driving import CppDriver
-
-
-@pytest.fixture(scope="session")
-def toy_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The conformance kit's tiny random Llama: 2048 positions, 288 or so tokens, two ids that end a sequence."""
-    return write_toy_checkpoint(tmp_path_factory.mktemp("cpp") / "toy")
 
 
 @pytest.fixture

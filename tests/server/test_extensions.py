@@ -15,14 +15,8 @@ import pytest
 from pocketllm.async_llm import AsyncLLM
 from pocketllm.checkpoint import open_checkpoint
 from pocketllm.engine_args import EngineArgs
-from pocketllm.testing.toy_checkpoint import write_toy_checkpoint
-from tests.engine.sample_extensions import Cache, Clumsy, Observer, Refuser, Shout, echo_with
+from tests.host.sample_extensions import Cache, Clumsy, Observer, Refuser, Shout, echo_with
 from tests.server.live import Live, live
-
-
-@pytest.fixture(scope="session")
-def toy_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_toy_checkpoint(tmp_path_factory.mktemp("toy"))
 
 
 @asynccontextmanager

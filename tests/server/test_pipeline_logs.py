@@ -19,11 +19,10 @@ from pocketllm.checkpoint.tokenizer import Tokenizer
 from pocketllm.engine.call import GenerateCall
 from pocketllm.engine_args import EngineArgs
 from pocketllm.hookspecs import hookimpl
-from pocketllm.testing.toy_checkpoint import write_toy_checkpoint
 from pocketllm.text.choice import ChoiceText
 from pocketllm_server.routes import reader
 from pocketllm_server.wire.decode import MAX_QUICK_BYTES, decode_object
-from tests.engine.sample_extensions import echo_with
+from tests.host.sample_extensions import echo_with
 from tests.server.http_app import COMPLETIONS
 from tests.server.live import Live, live
 from tests.server.test_logs import lines_of, logged
@@ -44,11 +43,6 @@ class Talkative:
     def pocketllm_generate(self, call: GenerateCall) -> Generator[None, bool, bool]:
         call.add_text_stage(lambda index: self.Stage())
         return (yield)
-
-
-@pytest.fixture(scope="session")
-def toy_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_toy_checkpoint(tmp_path_factory.mktemp("toy"))
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ from pocketllm_server.answers.sse import DONE
 from pocketllm_server.config.settings import ServerSettings
 from pocketllm_server.wire.completions_answer import chat_choice, completion_choice
 from pocketllm_server.wire.completions_logprobs import completion_logprobs
-from tests.engine.manual_engine import DrivenHost, ManualBackend
+from tests.host.manual_engine import DrivenHost, ManualBackend
 from tests.server.replies import accepted
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"city": "北京"}'}}

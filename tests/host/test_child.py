@@ -23,7 +23,7 @@ from pocketllm.llm import LLM
 from pocketllm.plugins.registry import Registry
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Command, GenerationRequest, TokenEvent
-from tests.engine import commanded_backend
+from tests.host import commanded_backend
 
 QUICK = HostLimits(restart_delay_s=0.01, heartbeat_s=0.2, hang_timeout_s=1.0)
 SLOW_SCRIPT = "word " * 400

@@ -11,7 +11,7 @@ import pytest
 
 from pocketllm.errors import ContextLengthError, UnsupportedFeatureError
 from pocketllm.protocol import completion_request
-from tests.engine.manual_engine import FULL, DrivenHost, ManualBackend
+from tests.host.manual_engine import FULL, DrivenHost, ManualBackend
 
 CAPABLE = msgspec.structs.replace(FULL, supports_suffix=True)
 BODY = {"prompt": "def f(", "suffix": "return x"}

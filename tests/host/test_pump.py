@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Finish, GenerationRequest, PromptReport, RowExtra, StepBatch, TokenFlag, TokenLogprob
-from tests.engine.manual_engine import DrivenHost, ManualBackend
+from tests.host.manual_engine import DrivenHost, ManualBackend
 
 TEXTS = st.text(alphabet="abé你😊 \n<>/think", max_size=24)
 

@@ -21,8 +21,8 @@ from pocketllm.llm import LLM
 from pocketllm.plugins.registry import Registry
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import Capabilities, EngineStats, GenerationResult, TokenEvent
-from tests.engine.manual_engine import DrivenHost, ManualBackend
-from tests.engine.sample_extensions import Bracket, Cache, Clumsy, Observer, Refuser, Shorter, Shout, Stopper, echo_with
+from tests.host.manual_engine import DrivenHost, ManualBackend
+from tests.host.sample_extensions import Bracket, Cache, Clumsy, Observer, Refuser, Shorter, Shout, Stopper, echo_with
 
 Generate = Callable[..., list[GenerationResult]]
 

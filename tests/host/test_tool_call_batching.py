@@ -18,8 +18,8 @@ from pocketllm.host.record import whole_calls
 from pocketllm.protocol import chat_call
 from pocketllm.sampling_params import SamplingParams
 from pocketllm.types import TokenEvent
-from tests.engine.manual_engine import FULL, DrivenHost, ManualBackend
-from tests.engine.test_tool_calls import ASK, CALL, TOOLS
+from tests.host.manual_engine import FULL, DrivenHost, ManualBackend
+from tests.host.test_tool_calls import ASK, CALL, TOOLS
 from tests.text import templates
 
 WIDE = msgspec.structs.replace(FULL, max_model_len=4096, supports_tool_choice=True)

@@ -7,14 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketllm.testing.toy_checkpoint import write_toy_checkpoint
-from tests.engine.manual_engine import DrivenHost, ManualBackend
-
-
-@pytest.fixture(scope="session")
-def toy_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The kit's tiny checkpoint: a byte-level tokenizer that encodes any text."""
-    return write_toy_checkpoint(tmp_path_factory.mktemp("toy"))
+from tests.host.manual_engine import DrivenHost, ManualBackend
 
 
 @pytest.fixture

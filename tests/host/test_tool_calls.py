@@ -180,7 +180,7 @@ def _registry(target: str) -> Registry:
 
 
 def test_a_plugin_may_bring_a_syntax(ask: Any) -> None:
-    llm = ask(CALL, registry=_registry("tests.engine.test_tool_calls:BRACKETED"))
+    llm = ask(CALL, registry=_registry("tests.host.test_tool_calls:BRACKETED"))
     assert llm.host.prompts.syntax.name == "bracketed"
     assert len(llm.chat(ASK, tools=TOOLS)[0].choices[0].tool_calls) == 1
 
@@ -204,20 +204,20 @@ ENFORCED = EnforcedBracketed()
     ],
 )
 def test_a_plugins_syntax_may_bring_the_grammar_of_its_calls(ask: Any, choice: Any, text: str) -> None:
-    llm = ask(CALL, registry=_registry("tests.engine.test_tool_calls:ENFORCED"))
+    llm = ask(CALL, registry=_registry("tests.host.test_tool_calls:ENFORCED"))
     request = chat_request({"messages": ASK, "tools": TOOLS, "tool_choice": choice})
     constraint = llm.host.prompts.prepare(request, llm.capabilities).request.constraint
     assert (constraint.kind, constraint.text) == ("regex", text)
 
 
 def test_calls_of_a_syntax_without_a_grammar_cannot_be_forced(ask: Any) -> None:
-    llm = ask(CALL, registry=_registry("tests.engine.test_tool_calls:BRACKETED"))
+    llm = ask(CALL, registry=_registry("tests.host.test_tool_calls:BRACKETED"))
     request = chat_request({"messages": ASK, "tools": TOOLS, "tool_choice": "required"})
     with pytest.raises(ConfigurationError, match="'bracketed' cannot be enforced"):
         llm.host.prompts.prepare(request, llm.capabilities)
 
 
-@pytest.mark.parametrize("target", ["tests.engine.no_such_module:X", "tests.engine.test_tool_calls:TOOLS"])
+@pytest.mark.parametrize("target", ["tests.host.no_such_module:X", "tests.host.test_tool_calls:TOOLS"])
 def test_a_syntax_that_does_not_load_breaks_its_plugin_and_no_more(ask: Any, target: str) -> None:
     registry = _registry(target)
     llm = ask(CALL, registry=registry)
