@@ -132,7 +132,8 @@ TEST(a_windowed_layer_forgets_earlier_positions) {
 TEST(every_layer_declares_what_it_keeps) {
   const MemoryModel gemma = memory_gemma3(), hybrid = memory_qwen3_5(false);
   std::vector<std::int64_t> windows;
-  for (const CacheSpec& spec : ModelBench(gemma).model().shape().caches) {
+  ModelBench windowed(gemma);
+  for (const CacheSpec& spec : windowed.model().shape().caches) {
     windows.push_back(std::get<KeyValueSpec>(spec).window);
   }
   CHECK(std::find(windows.begin(), windows.end(), 0) != windows.end());

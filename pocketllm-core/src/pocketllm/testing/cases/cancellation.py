@@ -13,8 +13,10 @@ from pocketllm.testing.rules import broken
 
 MAX_BATCHES_AFTER = 3
 """In-thread: a step that is under way may still post, and so may one that was planned already."""
-ATTEMPTS = 8
+MIN_ATTEMPTS = 8
 """A fast engine may reach the natural end before the cancel does; a deaf one reaches it every time."""
+ATTEMPTS_S = 5.0
+"""Attempts of an engine that is done in milliseconds are repeated this long: a busy machine may lose many of them."""
 TOKEN_INDICES = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
@@ -33,7 +35,7 @@ def during_prefill(rig: Rig) -> None:
         prompt = rig.prompt(index, limit // 2)
         sent = rig.send(rig.request(prompt, max_tokens=limit - len(prompt)))
         if rig.settings.placement == "child":
-            time.sleep(0.004 / 2**index)  # a child's counters come too late to wait for
+            time.sleep(0.004 / 2 ** (index % MIN_ATTEMPTS))  # a child's counters come too late to wait for
         else:
             rig.recorder.wait(lambda: rig.stats().num_running > 0 or sent.ended, 0.2)
         _cancel_and_wait(rig, sent)
@@ -154,14 +156,16 @@ def the_others_go_on(rig: Rig) -> None:
 
 
 def _until_cancelled(rig: Rig, attempt: Callable[[int], Sent]) -> None:
-    reasons = []
-    for index in range(ATTEMPTS):
-        reasons.append(attempt(index).reason)
+    reasons: list[str] = []
+    end = time.monotonic() + ATTEMPTS_S
+    while len(reasons) < MIN_ATTEMPTS or time.monotonic() < end:
+        reasons.append(attempt(len(reasons)).reason)
         if reasons[-1] == "cancelled":
             return
         if reasons[-1] == "error":
             break
-    raise broken("C1", f"no attempt ended as cancelled, but in: {', '.join(reasons)}")
+    shown = ", ".join(sorted(set(reasons)))
+    raise broken("C1", f"none of {len(reasons)} attempts ended as cancelled, but in: {shown}")
 
 
 def _cancel_after_sending(rig: Rig, index: int) -> Sent:
