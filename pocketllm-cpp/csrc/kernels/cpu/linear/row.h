@@ -23,15 +23,21 @@ template <class V, PackedForm kForm, int kFirstQuad>
       high = V::Ints::template dot<false>(high, line.high_nibbles_in_place(), V::Quad::load(a + 16 + 4 * c));
     });
     return start + high.sixteenth();
-  } else {
+  } else if constexpr (V::Ints::kSlowDot) {
     auto odd = V::Ints::broadcast(0);
     unrolled<0, kQuads / 2>([&]<int c>() __attribute__((always_inline)) {
       start = V::Ints::template dot<kForm.wide()>(start, unit_quad<V, kForm, kFirstQuad + 2 * c>(unit_codes),
-                                            V::Quad::load(a + 8 * c));
+                                                  V::Quad::load(a + 8 * c));
       odd = V::Ints::template dot<kForm.wide()>(odd, unit_quad<V, kForm, kFirstQuad + 2 * c + 1>(unit_codes),
-                                          V::Quad::load(a + 8 * c + 4));
+                                                V::Quad::load(a + 8 * c + 4));
     });
     return start + odd;
+  } else {
+    unrolled<0, kQuads>([&]<int c>() __attribute__((always_inline)) {
+      start = V::Ints::template dot<kForm.wide()>(start, unit_quad<V, kForm, kFirstQuad + c>(unit_codes),
+                                                  V::Quad::load(a + 4 * c));
+    });
+    return start;
   }
 }
 

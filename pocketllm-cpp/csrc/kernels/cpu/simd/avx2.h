@@ -22,6 +22,7 @@ struct Bytes;
 
 struct Ints {
   static constexpr bool kUnsignedDot = false;
+  static constexpr bool kSlowDot = false;
   static constexpr int kWideOffset = 128;
   static constexpr int kTileRows = 2;
 

@@ -27,6 +27,7 @@ struct Bytes;
 
 struct Ints {
   static constexpr bool kUnsignedDot = true;
+  static constexpr bool kSlowDot = true;
   static constexpr int kWideOffset = 0;
   // Six rows times two strips: 12 integer and 12 float accumulators, and one load of a quad for two products.
   static constexpr int kTileRows = 6;

@@ -32,6 +32,7 @@ struct Bytes;
 struct Ints {
   // The byte product is signed, which 7-bit codes are anyway; wide codes are made so.
   static constexpr bool kUnsignedDot = false;
+  static constexpr bool kSlowDot = true;
   static constexpr int kWideOffset = 128;
   static constexpr int kTileRows = 2;
 

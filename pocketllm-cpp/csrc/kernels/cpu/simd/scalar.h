@@ -48,6 +48,8 @@ struct Bytes;
 struct Ints {
   // Whether `dot` takes bytes above 127 as they are. Where it does not, it takes wide codes as code - kWideOffset.
   static constexpr bool kUnsignedDot = false;
+  // Whether the sum waits several cycles for each `dot`, so that two sums in turn are faster than one.
+  static constexpr bool kSlowDot = false;
   static constexpr int kWideOffset = 0;
   // Rows times two strips whose accumulators fit the registers (linear/tiles.h).
   static constexpr int kTileRows = 2;
