@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def test_a_short_soak_gives_everything_back(repository: Path) -> None:
-    numbers = ("--warm-up", "300", "--requests", "500", "--connections", "64")
+    numbers = ("--warm-up", "1500", "--requests", "500", "--connections", "64")
     command = [sys.executable, str(repository / "tests/soak/server.py"), *numbers]
     soak = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert soak.returncode == 0, soak.stdout + soak.stderr
