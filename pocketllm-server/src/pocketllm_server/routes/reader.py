@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ from pocketllm_server.wire.decode import decode_object, is_quick, set_fields, un
 T = TypeVar("T")
 
 
-class Dialect:
+class Dialect(ABC):
     """How an endpoint's body is said. A subclass translates; it is stateless, and used on any thread."""
 
     shape: type[msgspec.Struct]
@@ -33,13 +34,13 @@ class Dialect:
         """Values that are accepted without effect, and so named."""
         return []
 
+    @abstractmethod
     def refusal(self, name: str) -> PocketLLMError:
         """Of a field that nobody acts on, in strict mode."""
-        raise NotImplementedError
 
+    @abstractmethod
     def requests(self, fields: Mapping[str, Any], capabilities: Capabilities) -> Sequence[GenerationRequest]:
         """One request a prompt; values that the engine does not act on are refused."""
-        raise NotImplementedError
 
     def in_its_words(self, error: PocketLLMError) -> PocketLLMError:
         """An error about a chat field as one about the field of this endpoint that led to it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _CONTENT_ONLY = ("add_special", "parse_special")
 
 
-class _TextRoute:
+class _TextRoute(ABC):
     """Base: reads a body, answers on a thread, since rendering and tokenizing may take long."""
 
     shape: type[msgspec.Struct]
@@ -42,8 +43,9 @@ class _TextRoute:
     def __init__(self, service: Service) -> None:
         self._service = service
 
+    @abstractmethod
     def answer(self, fields: dict[str, Any], prompts: PromptBuilder, capabilities: Capabilities) -> Any:
-        raise NotImplementedError
+        """What the endpoint answers, ready to encode. Runs on a thread."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         fields, ignored = await read_with(self._service, self._read, scope, receive)

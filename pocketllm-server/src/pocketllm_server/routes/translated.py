@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,9 +21,9 @@ class TranslatedDialect(Dialect):
     chat_names: Mapping[str, str]
     """Chat's name of a field to this endpoint's, where they differ."""
 
+    @abstractmethod
     def chat_body(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The chat request that ``fields`` stand for."""
-        raise NotImplementedError
 
     def refusal(self, name: str) -> PocketLLMError:
         return ConfigurationError(
